@@ -1,0 +1,90 @@
+# Everything a developer runs, and what CI runs. `make help` lists it.
+
+VENV := .venv
+BENCH_VENV := .venv-bench
+LOCK_VENV := .venv-lock
+BIN := $(VENV)/bin
+
+# The least branch coverage, in percent, of onceflow.core, onceflow.store and onceflow.engine.
+COVERAGE ?= 95
+# Test processes at once; each starts a PostgreSQL server of its own.
+JOBS ?= 2
+# Seeds that `make sim` plays through.
+SEEDS ?= 500
+# More arguments for pytest, such as ARGS="-k claim -x", or for `make bench`.
+ARGS ?=
+# `make lock UPGRADE=--upgrade` takes the newest versions that the ranges allow.
+UPGRADE ?=
+UV_VERSION := 0.13.7
+
+# The first of these that is Python 3.11 or later; PYTHON=... names another.
+PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3.11; do \
+	if $$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; \
+	then echo $$python; break; fi; done)
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check lint bench bench-setup sim chaos lock format
+
+help: ## show this list
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1	/' | expand -t 14
+
+setup: $(VENV)/.installed ## make .venv with everything in it; does nothing when it is up to date
+
+# $(1) is the environment, $(2) the pinned requirements.
+define install
+	@test -n "$(PYTHON)" || { echo "Onceflow needs Python 3.11 or later, and none was found." \
+	"Install one, or name it: make setup PYTHON=/path/to/python3.12" >&2; exit 1; }
+	@$(1)/bin/python -c '' 2>/dev/null || $(PYTHON) -m venv --clear $(1) || { echo \
+	"$(PYTHON) cannot make a virtual environment; on Debian: apt-get install python3-venv" >&2; exit 1; }
+	$(1)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r $(2)
+	$(1)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps \
+	  --no-build-isolation --editable .
+	@touch $(1)/.installed
+endef
+
+$(VENV)/.installed: requirements/dev.txt pyproject.toml
+	$(call install,$(VENV),requirements/dev.txt)
+
+$(BENCH_VENV)/.installed: requirements/bench.txt pyproject.toml
+	$(call install,$(BENCH_VENV),requirements/bench.txt)
+
+demo: setup ## run a small pipeline from start to end
+	$(BIN)/python examples/demo.py
+
+test: setup ## run the tests on SQLite and PostgreSQL, with branch coverage
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal --cov --cov-fail-under=$(COVERAGE) $(ARGS)
+
+lint: setup
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy $(wildcard src examples)
+	$(BIN)/lint-imports
+
+check: lint ## format, lint, types, imports, then the tests: what CI runs
+	@$(MAKE) --no-print-directory test
+
+format: setup ## rewrite the files as `make check` wants them
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+sim: setup ## play the engine through SEEDS=500 seeded schedules of crashes and delays
+	$(BIN)/python -m onceflow.testing.simulate --seeds $(SEEDS)
+
+chaos: setup ## kill and restart real workers and servers under load; takes minutes
+	$(BIN)/python -m pytest -m chaos tests/chaos $(ARGS)
+
+bench-setup: $(BENCH_VENV)/.installed ## make .venv-bench, with the peers in it
+
+bench: bench-setup ## measure Onceflow beside raw SQL and its peers
+	$(BENCH_VENV)/bin/python -m bench $(ARGS)
+
+# Run where requirements/ is, so that no path of this machine gets into the files; uv writes
+# neither index addresses nor download addresses unless asked to.
+LOCK = ../$(LOCK_VENV)/bin/uv pip compile --quiet --universal --python-version 3.11 \
+	--generate-hashes --custom-compile-command "make lock" $(UPGRADE)
+
+lock: ## pin requirements/*.in into requirements/*.txt
+	@test -x $(LOCK_VENV)/bin/uv || $(PYTHON) -m venv $(LOCK_VENV)
+	$(LOCK_VENV)/bin/python -m pip install --quiet uv==$(UV_VERSION)
+	cd requirements && $(LOCK) dev.in --output-file dev.txt
+	cd requirements && $(LOCK) --constraints dev.txt bench.in --output-file bench.txt

@@ -6,7 +6,10 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+import grimp
 import pytest
+
+from scripts.import_contracts import OnlyContract
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "src" / "onceflow"
@@ -142,3 +145,29 @@ def test_a_rule_lets_the_rest_pass(pattern: re.Pattern[str], line: str) -> None:
 )
 def test_sql_is_found_in_strings(source: str, lines: list[int]) -> None:
     assert [line for line, _ in _statements_in(source)] == lines
+
+
+@pytest.mark.parametrize(
+    ("imported", "kept"),
+    [
+        ("onceflow.core.errors", True),
+        ("onceflow.clients.http", True),
+        ("onceflow", True),
+        ("onceflow.store.base", False),
+        ("onceflow.core_extra", False),
+    ],
+)
+def test_the_import_contract_allows_what_is_listed_only(imported: str, kept: bool) -> None:
+    graph = grimp.ImportGraph()
+    graph.add_import(importer="onceflow.pipelines.news", imported=imported)
+    contract = OnlyContract(
+        name="pipelines",
+        session_options={"root_packages": ["onceflow"]},
+        contract_options={
+            "source": "onceflow.pipelines",
+            "allowed": ["onceflow.core", "onceflow.clients"],
+            "allowed_exactly": ["onceflow"],
+        },
+    )
+
+    assert contract.check(graph, verbose=False).kept is kept

@@ -1,0 +1,76 @@
+"""Every error Onceflow raises.
+
+    OnceflowError
+    ├── PipelineError        a pipeline's table is wrong: raised when it is built
+    ├── SettingsError        a setting is unknown, of the wrong type or out of range
+    ├── UnknownItem          no item of that pipeline has that key or id
+    ├── StoreError           the database
+    │   ├── StoreUnavailable     not reachable, locked or full at the moment: try again
+    │   └── WrongDatabase        not an Onceflow database, or one we must not touch
+    └── HandlerError         what a handler raises to say how an attempt ended
+        ├── Transient            ready again after a backoff, while attempts remain
+        └── Permanent            failed now, no more attempts
+
+A message names the thing, says what happened and what to do next.
+"""
+
+from __future__ import annotations
+
+
+class OnceflowError(Exception):
+    """The root: `except OnceflowError` catches all of ours and nothing else."""
+
+
+class PipelineError(OnceflowError):
+    """A pipeline's table is wrong."""
+
+
+class SettingsError(OnceflowError):
+    """A setting is unknown, of the wrong type or out of its range."""
+
+
+class UnknownItem(OnceflowError):
+    """No such item."""
+
+
+class StoreError(OnceflowError):
+    """The database refused or failed."""
+
+
+class StoreUnavailable(StoreError):
+    """The database cannot be reached or written at the moment; nothing accepted is lost."""
+
+
+class WrongDatabase(StoreError):
+    """The file or server is not a database this program may write to; it was left untouched."""
+
+
+class HandlerError(OnceflowError):
+    """How a handler says that an attempt did not succeed.
+
+    `code` is short and stable (`timeout`, `blocked_address`); failures are grouped by it.
+    """
+
+    default_code = "failed"
+
+    def __init__(self, message: str, *, code: str | None = None) -> None:
+        super().__init__(message)
+        self.code = code or self.default_code
+
+
+class Transient(HandlerError):
+    """It may work later. `retry_after` (seconds) is a floor under the backoff."""
+
+    default_code = "transient"
+
+    def __init__(
+        self, message: str, *, code: str | None = None, retry_after: float | None = None
+    ) -> None:
+        super().__init__(message, code=code)
+        self.retry_after = retry_after
+
+
+class Permanent(HandlerError):
+    """It will never work: the item is failed now."""
+
+    default_code = "permanent"

@@ -1,0 +1,317 @@
+"""A pipeline is a table of stages. It is checked when it is built, not when it runs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from onceflow.core.errors import PipelineError
+from onceflow.core.item import Kind, Phase
+
+Handler = Callable[..., Any]
+"""`async def`, plain `def` (run in a thread) or, with `cpu=True`, a `def` run in a process."""
+
+NAME = re.compile(r"[a-z][a-z0-9_-]{0,62}")
+STATE = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,62}")
+RESERVED = frozenset(
+    "select insert update delete create drop alter table from where order group join union".split()
+)
+GATE_KEY = "gate:"
+"""The gate's item has this key followed by its run; no other key may begin so."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """Items of one stage that share a limit and a spacing, such as the pages of one host."""
+
+    key: Callable[[str], str]
+    limit: int = 1
+    spacing_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One step of a pipeline: its handler, its public state names and its bounds.
+
+    `limit` is global: the most items of this stage being worked on at once, over all processes
+    and machines. `held` means an item waits here until somebody triggers the stage. `next` names
+    the stage that follows, if it is not the one below in the table.
+    """
+
+    name: str
+    handler: Handler
+    ready: str = ""
+    active: str = ""
+    waiting: str = ""
+    limit: int | None = None
+    lane: Lane | None = None
+    held: bool = False
+    cpu: bool = False
+    next: str | None = None
+    attempts: int | None = None
+    deadline_seconds: float = 300.0
+    processors: int = 10
+    batch: int = 10
+    """How many items one claim takes into the local queue, beyond the idle processors."""
+    assign_max: int | None = None
+    """How many items the coordinator assigns in one cycle; None is no throttle."""
+
+    @property
+    def bounded(self) -> bool:
+        """Claimed only into free processors: a queued lease would use up the limit."""
+        return self.limit is not None or self.lane is not None
+
+
+@dataclass(frozen=True, init=False)
+class Pipeline:
+    """A named table of stages, with the rules they share.
+
+    `after_all` is the gate: a handler (or a Stage of its own) that runs once for a run, when every
+    item of it is settled.
+    """
+
+    name: str
+    stages: tuple[Stage, ...]
+    done: str
+    failed: str
+    cancelled: str
+    gate_stage: Stage | None
+    gate: Literal["settled", "completed"]
+    lease_seconds: float
+    heartbeat_seconds: float
+    attempts: int
+    backoff_seconds: float
+    backoff_max_seconds: float
+    events: frozenset[str]
+    canonical: Callable[[str], str] | None
+    _by_name: Mapping[str, Stage] = field(repr=False, compare=False)
+    _next: Mapping[str, str | None] = field(repr=False, compare=False)
+
+    def __init__(
+        self,
+        name: str,
+        *stages: Stage,
+        done: str = "completed",
+        failed: str = "failed",
+        cancelled: str = "cancelled",
+        after_all: Handler | Stage | None = None,
+        gate: Literal["settled", "completed"] = "settled",
+        lease_seconds: float = 300.0,
+        heartbeat_seconds: float | None = None,
+        attempts: int = 3,
+        backoff_seconds: float = 5.0,
+        backoff_max_seconds: float = 900.0,
+        events: tuple[str, ...] = (),
+        canonical: Callable[[str], str] | None = None,
+    ) -> None:
+        gate_stage = after_all
+        if after_all is not None and not isinstance(after_all, Stage):
+            gate_stage = Stage("digest", after_all, ready="gathered", active="digesting")
+        beat = min(30.0, lease_seconds / 3) if heartbeat_seconds is None else heartbeat_seconds
+        every = (*stages, gate_stage) if isinstance(gate_stage, Stage) else stages
+        values: dict[str, Any] = {
+            "name": name,
+            "stages": tuple(_named(stage) for stage in stages),
+            "done": done,
+            "failed": failed,
+            "cancelled": cancelled,
+            "gate_stage": _named(gate_stage) if isinstance(gate_stage, Stage) else None,
+            "gate": gate,
+            "lease_seconds": lease_seconds,
+            "heartbeat_seconds": beat,
+            "attempts": attempts,
+            "backoff_seconds": backoff_seconds,
+            "backoff_max_seconds": backoff_max_seconds,
+            "events": frozenset(events) | frozenset(Kind),
+            "canonical": canonical,
+            "_by_name": {stage.name: _named(stage) for stage in every},
+            "_next": _followers(stages),
+        }
+        for field_name, value in values.items():
+            object.__setattr__(self, field_name, value)
+        _check(self, every)
+
+    @property
+    def first(self) -> Stage:
+        return self.stages[0]
+
+    @property
+    def every_stage(self) -> tuple[Stage, ...]:
+        """The stages in the order of their priority, the gate's at the end."""
+        return self.stages if self.gate_stage is None else (*self.stages, self.gate_stage)
+
+    def stage(self, name: str) -> Stage:
+        """The stage of that name; a PipelineError that lists the names if there is none."""
+        try:
+            return self._by_name[name]
+        except KeyError:
+            names = ", ".join(self._by_name)
+            raise PipelineError(
+                f"pipeline {self.name!r} has no stage {name!r}; it has {names}"
+            ) from None
+
+    def after(self, name: str) -> Stage | None:
+        """The stage that follows, None after the last one."""
+        following = self._next.get(name)
+        return None if following is None else self._by_name[following]
+
+    def order(self, name: str) -> int:
+        """How far along the way a stage is, counted from 0."""
+        names: list[str] = []
+        at: str | None = self.stages[0].name
+        while at is not None:
+            names.append(at)
+            at = self._next[at]
+        return names.index(name) if name in names else len(names)
+
+    def attempts_of(self, stage: Stage) -> int:
+        return self.attempts if stage.attempts is None else stage.attempts
+
+    def lane_of(self, stage: Stage, key: str) -> str:
+        """The lane an item with that key has in that stage; empty where there are none."""
+        return "" if stage.lane is None else stage.lane.key(key) or "-"
+
+    def state(self, stage: str, phase: str) -> str:
+        """The public name of (stage, phase)."""
+        return self.states[stage, phase]
+
+    @property
+    def states(self) -> Mapping[tuple[str, str], str]:
+        """Every (stage, phase) with its public name, the whole state table."""
+        table: dict[tuple[str, str], str] = {}
+        for stage in self.every_stage:
+            table[stage.name, Phase.WAITING] = stage.waiting
+            table[stage.name, Phase.READY] = stage.ready
+            table[stage.name, Phase.ACTIVE] = stage.active
+            table[stage.name, Phase.DONE] = self.done
+            table[stage.name, Phase.FAILED] = self.failed
+            table[stage.name, Phase.CANCELLED] = self.cancelled
+        return table
+
+
+def _named(stage: Stage) -> Stage:
+    """The stage with every state name filled in."""
+    if stage.ready and stage.active and stage.waiting:
+        return stage
+    ready = stage.ready or f"{stage.name}-ready"
+    values = {name: getattr(stage, name) for name in Stage.__dataclass_fields__}
+    values |= {
+        "ready": ready,
+        "active": stage.active or f"{stage.name}-active",
+        "waiting": stage.waiting or ready,
+    }
+    return Stage(**values)
+
+
+def _followers(stages: tuple[Stage, ...]) -> dict[str, str | None]:
+    below = [*[stage.name for stage in stages[1:]], None]
+    return {
+        stage.name: stage.next or name for stage, name in zip(stages, below, strict=True)
+    }
+
+
+def _check(pipeline: Pipeline, every: tuple[Stage, ...]) -> None:
+    def refuse(what: str) -> None:
+        raise PipelineError(f"pipeline {pipeline.name!r}: {what}")
+
+    _check_name("pipeline", pipeline.name, refuse)
+    if not pipeline.stages:
+        refuse("it has no stages; give at least one Stage")
+    seen: set[str] = set()
+    for stage in every:
+        _check_name("stage", stage.name, refuse)
+        if stage.name in seen:
+            refuse(f"stage {stage.name!r} is named twice; rename one")
+        seen.add(stage.name)
+        _check_stage(pipeline, stage, refuse)
+    _check_way(pipeline, refuse)
+    _check_states(pipeline, refuse)
+    for value, name in (
+        (pipeline.attempts, "attempts"),
+        (pipeline.lease_seconds, "lease_seconds"),
+        (pipeline.heartbeat_seconds, "heartbeat_seconds"),
+    ):
+        if value <= 0:
+            refuse(f"{name} is {value}; it must be above 0")
+    if pipeline.backoff_seconds < 0 or pipeline.backoff_max_seconds < pipeline.backoff_seconds:
+        refuse(
+            f"backoff_seconds is {pipeline.backoff_seconds} and backoff_max_seconds "
+            f"{pipeline.backoff_max_seconds}; it must be 0 <= backoff <= max"
+        )
+    if pipeline.lease_seconds < 2 * pipeline.heartbeat_seconds:
+        refuse(
+            f"lease_seconds is {pipeline.lease_seconds} but heartbeat_seconds is "
+            f"{pipeline.heartbeat_seconds}; a lease must last at least two heartbeats"
+        )
+    if pipeline.gate not in ("settled", "completed"):
+        refuse(f"gate is {pipeline.gate!r}; it must be 'settled' or 'completed'")
+    for kind in pipeline.events:
+        if not NAME.fullmatch(kind):
+            refuse(f"event kind {kind!r} is not a name (a-z, 0-9, _ and -)")
+
+
+def _check_name(what: str, name: object, refuse: Callable[[str], None]) -> None:
+    if not isinstance(name, str) or not NAME.fullmatch(name):
+        refuse(f"{what} name {name!r} is not allowed; use a-z, 0-9, _ and -, at most 63 characters")
+    elif name in RESERVED:
+        refuse(f"{what} name {name!r} is a word of SQL; choose another")
+
+
+def _check_stage(pipeline: Pipeline, stage: Stage, refuse: Callable[[str], None]) -> None:
+    whose = f"stage {stage.name!r}"
+    if not callable(stage.handler):
+        refuse(f"{whose}: its handler {stage.handler!r} cannot be called")
+    bounds = {
+        "limit": stage.limit,
+        "attempts": stage.attempts,
+        "processors": stage.processors,
+        "batch": stage.batch,
+        "assign_max": stage.assign_max,
+    }
+    if stage.lane is not None:
+        bounds["lane limit"] = stage.lane.limit
+        if stage.lane.spacing_seconds < 0:
+            refuse(f"{whose}: lane spacing_seconds is {stage.lane.spacing_seconds}; it must be >= 0")
+    for name, value in bounds.items():
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
+            refuse(f"{whose}: {name} is {value!r}; it must be a whole number")
+        elif value is not None and value < 1:
+            refuse(f"{whose}: {name} is {value}; it must be at least 1")
+    if stage.deadline_seconds <= 0:
+        refuse(f"{whose}: deadline_seconds is {stage.deadline_seconds}; it must be above 0")
+
+
+def _check_way(pipeline: Pipeline, refuse: Callable[[str], None]) -> None:
+    """From the first stage the way must reach every stage once and end."""
+    walked: list[str] = []
+    at: str | None = pipeline.stages[0].name
+    while at is not None:
+        if at in walked:
+            refuse(f"stages go in a circle: {' -> '.join([*walked, at])}; mend `next`")
+        if at not in pipeline._next:
+            refuse(f"stage {walked[-1]!r} goes on to {at!r}, which is not a stage; mend `next`")
+        walked.append(at)
+        at = pipeline._next[at]
+    for stage in pipeline.stages:
+        if stage.name not in walked:
+            refuse(f"stage {stage.name!r} is never reached; mend `next` or remove it")
+
+
+def _check_states(pipeline: Pipeline, refuse: Callable[[str], None]) -> None:
+    ends = {"done": pipeline.done, "failed": pipeline.failed, "cancelled": pipeline.cancelled}
+    for what, state in ends.items():
+        if not isinstance(state, str) or not STATE.fullmatch(state):
+            refuse(f"state name {state!r} for {what} is not allowed; use letters, 0-9, _ and -")
+    if len(set(ends.values())) < len(ends):
+        refuse(f"done, failed and cancelled need three names, not {sorted(ends.values())}")
+    for stage in pipeline.every_stage:
+        for state in (stage.ready, stage.active, stage.waiting):
+            if not STATE.fullmatch(state):
+                refuse(
+                    f"stage {stage.name!r}: state name {state!r} is not allowed; "
+                    "use letters, 0-9, _ and -"
+                )
+            if state in ends.values():
+                refuse(f"stage {stage.name!r}: state {state!r} is also the name of an end state")

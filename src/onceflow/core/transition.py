@@ -1,0 +1,262 @@
+"""What one finished attempt changes, and the one place that decides it."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from onceflow.core.errors import Permanent, PipelineError, Transient
+from onceflow.core.item import Json, Kind, Lease, Phase, Seed
+from onceflow.core.pipeline import GATE_KEY, Pipeline, Stage
+
+KEY_CHARS_MAX = 8192
+RESULT_BYTES_MAX = 16 * 1024 * 1024
+ERROR_CHARS_MAX = 2000
+COMPRESS_FROM_BYTES = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What an attempt spent, counted against its runs' ceilings."""
+
+    tokens: int = 0
+    cost: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What a handler returns when it wants more stored than a result.
+
+    Everything in it is stored in the transaction that finishes the stage. `events` names what is
+    recorded instead of the plain `stage_finished`; `children` become items of the same runs, one
+    deeper; `aliases` are other keys of this same item.
+    """
+
+    result: Json = None
+    events: Sequence[str] = ()
+    children: Sequence[str | Seed] = ()
+    aliases: Sequence[str] = ()
+    usage: Usage = Usage()
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The attempt raised. `unexpected` is anything but Transient and Permanent."""
+
+    message: str
+    code: str
+    permanent: bool = False
+    retry_after: float | None = None
+    unexpected: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """The attempt was given back unfinished, at a graceful stop: it does not count."""
+
+    reason: str = "the worker stopped"
+
+
+Outcome: TypeAlias = Done | Failed | Released
+
+
+@dataclass(frozen=True, slots=True)
+class NewEvent:
+    """One event of a transition, before the store numbers it."""
+
+    kind: str
+    data: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Transition:
+    """All that one finished attempt changes, in one transaction, guarded by the lease's fence.
+
+    Times are delays, not instants: only the store knows what time it is.
+    """
+
+    stage: str
+    phase: Phase
+    attempt: int
+    lane: str = ""
+    delay_ms: int | None = None
+    result: bytes | None = None
+    error: str | None = None
+    error_code: str | None = None
+    events: tuple[NewEvent, ...] = ()
+    children: tuple[Seed, ...] = ()
+    aliases: tuple[str, ...] = ()
+    usage: Usage = field(default_factory=Usage)
+
+
+def decide(pipeline: Pipeline, lease: Lease, outcome: Outcome) -> Transition:
+    """The transition that an attempt's outcome asks for. Every rule of retrying is here."""
+    stage = pipeline.stage(lease.stage)
+    if isinstance(outcome, Done):
+        try:
+            return _finish(pipeline, stage, lease, outcome)
+        except Permanent as refused:
+            outcome = Failed(str(refused), refused.code, permanent=True)
+    if isinstance(outcome, Released):
+        return Transition(
+            stage.name,
+            Phase.READY,
+            attempt=lease.attempt - 1,
+            lane=pipeline.lane_of(stage, lease.key),
+            events=(NewEvent(Kind.RELEASED, {"reason": outcome.reason}),),
+        )
+    return _fail(pipeline, stage, lease, outcome)
+
+
+def _finish(pipeline: Pipeline, stage: Stage, lease: Lease, done: Done) -> Transition:
+    body = encode(done.result, lease.key, stage.name)
+    for kind in done.events:
+        if kind not in pipeline.events:
+            raise Permanent(
+                f"{lease.key}: stage {stage.name!r} stored the unknown event kind {kind!r}; "
+                f"declare it with Pipeline(events=...)",
+                code="unknown_event",
+            )
+    kinds = tuple(done.events) or (Kind.STAGE_FINISHED,)
+    following = pipeline.after(stage.name)
+    common: dict[str, Any] = {
+        "result": body,
+        "events": tuple(NewEvent(str(kind)) for kind in kinds),
+        "children": tuple(_child(pipeline, lease, child) for child in done.children),
+        "aliases": tuple(done.aliases),
+        "usage": done.usage,
+    }
+    if following is None:
+        return Transition(stage.name, Phase.DONE, attempt=lease.attempt, **common)
+    return Transition(
+        following.name,
+        Phase.WAITING if following.held else Phase.READY,
+        attempt=0,
+        lane=pipeline.lane_of(following, lease.key),
+        **common,
+    )
+
+
+def _fail(pipeline: Pipeline, stage: Stage, lease: Lease, failed: Failed) -> Transition:
+    message = clean(failed.message)[:ERROR_CHARS_MAX]
+    data: dict[str, Any] = {"error": message, "code": failed.code}
+    if failed.unexpected:
+        data["unexpected"] = True
+    final = failed.permanent or lease.attempt >= pipeline.attempts_of(stage)
+    data["permanent"] = failed.permanent
+    if final:
+        return Transition(
+            stage.name,
+            Phase.FAILED,
+            attempt=lease.attempt,
+            error=message,
+            error_code=failed.code,
+            events=(NewEvent(Kind.FAILED, data),),
+        )
+    delay_ms = backoff_ms(pipeline, lease, failed.retry_after)
+    data["delay_ms"] = delay_ms
+    return Transition(
+        stage.name,
+        Phase.WAITING,
+        attempt=lease.attempt,
+        lane=pipeline.lane_of(stage, lease.key),
+        delay_ms=delay_ms,
+        error=message,
+        error_code=failed.code,
+        events=(NewEvent(Kind.RETRIED, data),),
+    )
+
+
+def backoff_ms(pipeline: Pipeline, lease: Lease, retry_after: float | None) -> int:
+    """How long until the next attempt: base x 2^(n-1), capped, spread out, never below the floor.
+
+    The jitter takes up to half of it away. It comes from the item and the attempt, so the rule
+    stays pure and a crowd that failed together comes back one by one. A floor is spread upwards
+    for the same reason, and a site that asks for more than the cap gets the cap.
+    """
+    spread = (lease.item * 7919 + lease.attempt * 104729) % 1000 / 1000
+    cap = pipeline.backoff_max_seconds
+    exponent = min(lease.attempt - 1, 30)
+    wait = min(cap, pipeline.backoff_seconds * 2**exponent) * (1 - spread / 2)
+    if retry_after is not None and retry_after > 0:
+        floor = min(retry_after, max(cap, pipeline.backoff_seconds))
+        wait = max(wait, floor * (1 + spread / 10))
+    return int(wait * 1000)
+
+
+def failure(error: BaseException) -> Failed:
+    """What an exception out of a handler means."""
+    if isinstance(error, Permanent):
+        return Failed(str(error), error.code, permanent=True)
+    if isinstance(error, Transient):
+        return Failed(str(error), error.code, retry_after=error.retry_after)
+    message = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    return Failed(message, "unexpected", unexpected=True)
+
+
+def outcome_of(value: Any) -> Done:
+    """What a handler's return value means."""
+    return value if isinstance(value, Done) else Done(value)
+
+
+def encode(result: Json, key: str, stage: str) -> bytes:
+    """A result as it is stored: UTF-8 JSON, compressed when that is worth it."""
+    try:
+        body = json.dumps(result, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        raw = body.encode()
+    except UnicodeEncodeError:
+        raw = json.dumps(result, separators=(",", ":")).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise Permanent(
+            f"{key}: stage {stage!r} returned something that is not JSON ({error}); "
+            "return dicts, lists, text, numbers, booleans or None",
+            code="not_json",
+        ) from None
+    if len(raw) > RESULT_BYTES_MAX:
+        raise Permanent(
+            f"{key}: stage {stage!r} returned {len(raw):,} bytes; "
+            f"at most {RESULT_BYTES_MAX:,} are stored, keep large bodies outside",
+            code="result_too_large",
+        )
+    return zlib.compress(raw, 1) if len(raw) >= COMPRESS_FROM_BYTES else raw
+
+
+def decode(body: bytes | None) -> Json:
+    """What `encode` was given. A zlib stream begins with an x, which no JSON text does."""
+    if body is None:
+        return None
+    return json.loads(zlib.decompress(body) if body[:1] == b"x" else body)
+
+
+def _child(pipeline: Pipeline, lease: Lease, child: str | Seed) -> Seed:
+    seed = Seed(child) if isinstance(child, str) else child
+    key = canonical_key(pipeline, seed.key)
+    return Seed(key, seed.data, seed.priority, lease.depth + 1)
+
+
+def canonical_key(pipeline: Pipeline, key: str) -> str:
+    """The one spelling of a key; a Permanent that says why if it cannot be one."""
+    if not isinstance(key, str) or not key.strip():
+        raise Permanent(f"{key!r} is not a key; give a non-empty text", code="bad_key")
+    try:
+        spelled = key.strip() if pipeline.canonical is None else pipeline.canonical(key)
+    except PipelineError as error:
+        raise Permanent(str(error), code="bad_key") from None
+    if len(spelled) > KEY_CHARS_MAX:
+        raise Permanent(
+            f"{spelled[:60]}…: a key of {len(spelled):,} characters; at most {KEY_CHARS_MAX:,}",
+            code="bad_key",
+        )
+    if clean(spelled) != spelled:
+        raise Permanent(f"{spelled!r}: a key must be clean text", code="bad_key")
+    if spelled.startswith(GATE_KEY):
+        raise Permanent(f"{spelled!r}: keys that begin with {GATE_KEY!r} are ours", code="bad_key")
+    return spelled
+
+
+def clean(text: str) -> str:
+    """Text that both databases take: no NUL, no lone surrogates."""
+    return text.replace("\x00", "").encode("utf-8", "ignore").decode()

@@ -1,0 +1,180 @@
+"""What the engine asks of a store. Both back ends answer the same, by one behaviour suite.
+
+Every write is a compare-and-swap whose guard is in its SQL. Everything here may be asked again
+after a lost reply: the answer is then the one that was lost, or one that changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from onceflow.core.item import Added, Lease, Seed
+from onceflow.core.pipeline import Pipeline
+from onceflow.core.transition import Transition
+
+Row = Mapping[str, Any]
+Command = Literal["retry", "cancel", "release", "trigger"]
+
+SWEEP_MAX = 500
+"""How many rows one bounded statement of a sweep touches at the most."""
+LANES_WALKED_MAX = 1000
+"""How many lanes one claim looks at; the next one goes on from there."""
+RUNS_IN_TURN_MAX = 100
+WORKER_FORGOTTEN_MS = 3_600_000
+"""A worker that has been silent so long and holds nothing is forgotten."""
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """One process start. The id is fresh each time: two processes never share one."""
+
+    id: str
+    host: str
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A wish for leases: at most `count` of one stage, or the one item named."""
+
+    pipeline: str
+    stage: str
+    before: str
+    """The stage whose result is this one's input; empty for what came with the item."""
+    count: int
+    turn: int = 0
+    """Grows by one a claim: whose turn it is among several runs."""
+    lane: str = ""
+    """Lanes after this one come first."""
+    item: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """What one claim gave."""
+
+    leases: Sequence[Lease]
+    lane: str = ""
+    """Where the next claim goes on."""
+    more: bool = False
+    """There may be more: ask again without waiting for a wake-up."""
+    opens_in_ms: int | None = None
+    """A lane that was closed opens then."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """A lease and the transition it wants to make."""
+
+    lease: Lease
+    change: Transition
+
+
+@dataclass(frozen=True, slots=True)
+class Exchanged:
+    """The answer to an exchange: which finishes were kept, and what was claimed."""
+
+    kept: Sequence[bool] = ()
+    claimed: Sequence[Claimed] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Add:
+    """Items to be, and the run they belong to. The caller makes up the run's id, so that adding
+    again after a lost reply is harmless."""
+
+    pipeline: Pipeline
+    run: str
+    seeds: Sequence[Seed]
+    seal: bool = True
+    max_items: int | None = None
+    max_depth: int | None = None
+    max_tokens: int | None = None
+    max_cost: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """What a sweep did, and when the next waiting item is due."""
+
+    reclaimed: int = 0
+    promoted: int = 0
+    settled: int = 0
+    finished: int = 0
+    due_in_ms: int | None = None
+
+    @property
+    def moved(self) -> bool:
+        return bool(self.reclaimed or self.promoted or self.settled or self.finished)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """An item as an operator saw it: the command fits only while its version is the same."""
+
+    item: int
+    version: int
+    lane: str = ""
+
+
+class Store(Protocol):
+    """The one door to durable state."""
+
+    url: str
+    """Where it is, fit to be shown: without a password."""
+
+    async def open(self, pipelines: Iterable[Pipeline] = ()) -> None:
+        """Connect, migrate, and make the pipelines known."""
+
+    async def close(self) -> None:
+        """Let go of every connection and thread."""
+
+    async def add(
+        self, add: Add, worker: str = "", claims: Sequence[Claim] = ()
+    ) -> tuple[Added, Sequence[Claimed]]:
+        """Accept items into a run, and claim in the same transaction."""
+
+    async def exchange(
+        self, worker: str, finishes: Sequence[Finish], claims: Sequence[Claim]
+    ) -> Exchanged:
+        """Finish attempts and claim new ones, in one transaction."""
+
+    async def renew(self, lease: Lease, text: str | None = None) -> bool:
+        """Move the lease's deadline on and keep its text so far; False if the lease was lost."""
+
+    async def beat(self, worker: Worker, report: str | None = None) -> None:
+        """Say that a worker lives. One small row, however many leases it has."""
+
+    async def sweep(self, runs: Sequence[str] = ()) -> Swept:
+        """Ask again for whatever must happen: reclaim, wake what is due, open gates.
+
+        `runs` are asked about first; the others take turns, a page at a time.
+        """
+
+    async def act(
+        self, command: Command, targets: Sequence[Target], stage: str = "", why: str = ""
+    ) -> list[int]:
+        """An operator's command: the ids of those it still fitted."""
+
+    async def tune(
+        self, pipeline: str, stage: str, *, limit: int | None = None, paused: bool | None = None,
+        why: str = "",
+    ) -> None:
+        """Set a stage's limit (0 goes back to the declared one), pause it or resume it."""
+
+    async def read(self, query: str, **parameters: Any) -> list[Row]:
+        """The rows of a named query, a file `sql/<backend>/read_<query>.sql`."""
+
+    async def prune(self, before_ms: int) -> int:
+        """Drop the events and older generations of items settled before that time."""
+
+    async def leave(self, worker: str) -> None:
+        """A worker stops: its row goes, so what it still holds can be reclaimed at once."""
+
+    def watch(self, wake: Callable[[], None]) -> None:
+        """Call `wake` soon after another process's commit. Only a hint: it may be lost."""
+
+    def for_thread(self) -> Store:
+        """The same database, for an event loop in another thread."""

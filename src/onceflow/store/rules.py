@@ -1,0 +1,82 @@
+"""What both back ends work out before they write, so that they cannot differ in it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from onceflow.core.item import Kind, Seed
+from onceflow.core.pipeline import Pipeline
+from onceflow.store.base import Command, Finish
+
+KIND_OF_COMMAND: dict[Command, Kind] = {
+    "retry": Kind.REOPENED,
+    "cancel": Kind.CANCELLED,
+    "release": Kind.RELEASED,
+    "trigger": Kind.TRIGGERED,
+}
+
+
+def shallowest(seeds: Sequence[Seed], max_depth: int | None) -> dict[str, Seed]:
+    """Each key once, in order, with the smallest depth it came with; none deeper than allowed."""
+    wanted: dict[str, Seed] = {}
+    for seed in seeds:
+        if seed.key not in wanted or seed.depth < wanted[seed.key].depth:
+            wanted[seed.key] = seed
+    if max_depth is None:
+        return wanted
+    return {key: seed for key, seed in wanted.items() if seed.depth <= max_depth}
+
+
+def within_budget(
+    wanted: Mapping[str, Seed], known: Mapping[str, int], members: set[int], left: int
+) -> tuple[list[Seed], list[int], int]:
+    """Of the wanted keys, in order: the seeds to make, the known items to join, and how many of
+    them were over the run's budget."""
+    fresh: list[Seed] = []
+    joined: dict[int, None] = {}
+    over = 0
+    for key, seed in wanted.items():
+        item = known.get(key)
+        if item is not None and (item in members or item in joined):
+            continue
+        if len(fresh) + len(joined) >= left:
+            over += 1
+        elif item is None:
+            fresh.append(seed)
+        else:
+            joined[item] = None
+    return fresh, list(joined), over
+
+
+def state_table(pipeline: Pipeline) -> str:
+    """The names of a pipeline's states, for readers without the program."""
+    states: dict[str, dict[str, str]] = {}
+    for (stage, phase), state in pipeline.states.items():
+        states.setdefault(stage, {})[phase] = state
+    return json.dumps(states)
+
+
+def stage_rows(pipeline: Pipeline) -> list[dict[str, Any]]:
+    """The rows of the stage table."""
+    return [
+        {
+            "pipeline": pipeline.name,
+            "stage": stage.name,
+            "position": position,
+            "is_gate": int(stage is pipeline.gate_stage),
+            "declared_limit": stage.limit,
+            "lane_limit": None if stage.lane is None else stage.lane.limit,
+            "lane_spacing_ms": 0 if stage.lane is None else int(stage.lane.spacing_seconds * 1000),
+            "attempts": pipeline.attempts_of(stage),
+            "lease_ms": int(pipeline.lease_seconds * 1000),
+            "deadline_ms": int(stage.deadline_seconds * 1000),
+        }
+        for position, stage in enumerate(pipeline.every_stage)
+    ]
+
+
+def makes_ready(finishes: Sequence[Finish]) -> bool:
+    """Whether other workers may find something to do after these."""
+    return any(one.change.phase in ("ready", "waiting") for one in finishes)

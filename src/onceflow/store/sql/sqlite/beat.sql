@@ -1,0 +1,4 @@
+-- a worker lives.
+INSERT INTO worker (id, host, pid, boot, started_at, beat_at, report)
+VALUES (:id, :host, :pid, :boot, :now, :now, :report)
+ON CONFLICT (id) DO UPDATE SET beat_at = :now, report = coalesce(:report, report)

@@ -1,0 +1,6 @@
+-- claim: (stage, ready) -> (stage, active). The fence moves on: an older lease can finish nothing.
+UPDATE item
+   SET phase = 'active', fence = fence + 1, attempt = attempt + 1, version = version + 1,
+       worker = :worker, claimed_at = :now, deadline = :now + :deadline_ms, updated_at = :now
+ WHERE id IN (SELECT value FROM json_each(:ids))
+   AND (phase = 'ready' OR phase = 'waiting' AND due_at IS NULL)

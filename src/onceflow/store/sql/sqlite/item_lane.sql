@@ -1,0 +1,2 @@
+-- the lane of one item.
+SELECT lane FROM item WHERE id = :item

@@ -1,0 +1,9 @@
+-- a program's stage is known, with its bounds; an operator's own limit and pause stay.
+INSERT INTO stage (pipeline, stage, position, is_gate, declared_limit, lane_limit, lane_spacing_ms,
+                   attempts, lease_ms, deadline_ms)
+VALUES (:pipeline, :stage, :position, :is_gate, :declared_limit, :lane_limit, :lane_spacing_ms,
+        :attempts, :lease_ms, :deadline_ms)
+ON CONFLICT (pipeline, stage) DO UPDATE
+   SET position = excluded.position, is_gate = excluded.is_gate, declared_limit = excluded.declared_limit,
+       lane_limit = excluded.lane_limit, lane_spacing_ms = excluded.lane_spacing_ms,
+       attempts = excluded.attempts, lease_ms = excluded.lease_ms, deadline_ms = excluded.deadline_ms

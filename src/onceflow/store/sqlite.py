@@ -1,0 +1,385 @@
+"""The SQLite store: one file, any number of processes of one machine.
+
+WAL with `synchronous=FULL` unless the caller chose otherwise. Writes go through one thread
+(`writer.py`) and are listed in `sqlite_write.py`; reads have short connections of their own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import apsw
+
+from onceflow.core.errors import StoreUnavailable, WrongDatabase
+from onceflow.core.item import Added, Lease
+from onceflow.core.pipeline import Pipeline
+from onceflow.store import sqlite_write as write
+from onceflow.store.base import (
+    Add,
+    Claim,
+    Claimed,
+    Command,
+    Exchanged,
+    Finish,
+    Row,
+    Swept,
+    Target,
+    Worker,
+)
+from onceflow.store.clock import Clock, boot_id, ticks_ms, wall_ms
+from onceflow.store.queries import migrations, sql
+from onceflow.store.rules import makes_ready
+from onceflow.store.wake import FileWatch, touch
+from onceflow.store.writer import Operation, Writer, as_unavailable, write_group
+
+T = TypeVar("T")
+APPLICATION_ID = 0x4F4E4345  # "ONCE": how a file is known to be ours
+MAGIC = b"SQLite format 3\x00"
+LOCK_WAIT_SECONDS = 60.0
+
+
+class SqliteStore:
+    """A database file. `inline` runs everything in the caller's thread, for simulation."""
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        clock: Clock | None = None,
+        boot: str | None = None,
+        durability: Literal["full", "normal"] = "full",
+        inline: bool = False,
+    ) -> None:
+        self.path = Path(path)
+        self.url = str(path)
+        self._clock = clock
+        self._boot = boot or boot_id()
+        self._durability = durability
+        self._pipelines: dict[str, Pipeline] = {}
+        self._offset_ms = 0
+        self._run_page = ""
+        self._inline: apsw.Connection | None = self._connect() if inline else None
+        self._writer: Writer | None = None
+        self._readers: ThreadPoolExecutor | None = None
+        self._local = threading.local()
+        self._watch: FileWatch | None = None
+        self._touch = False
+
+    # --- open and close ---
+
+    async def open(self, pipelines: Iterable[Pipeline] = ()) -> None:
+        self._pipelines |= {pipeline.name: pipeline for pipeline in pipelines}
+        if self._inline is not None:
+            _migrate(self._inline, self.url)
+        elif self._writer is None:
+            await asyncio.to_thread(self._prepare)
+            self._writer = Writer(self._connect, self._committed)
+            self._readers = ThreadPoolExecutor(2, "onceflow-reader")
+        await self._write(self._settle_in)
+
+    def _prepare(self) -> None:
+        check_file(self.path)
+        if not self.path.exists():
+            create(self.path)
+        connection = self._connect()
+        try:
+            _migrate(connection, self.url)
+        finally:
+            connection.close()
+
+    def _settle_in(self, db: apsw.Connection) -> None:
+        for pipeline in self._pipelines.values():
+            write.register(db, pipeline)
+        if self._clock is not None:
+            return
+        boot = write.run(db, "meta_get", name="boot").get
+        if boot == self._boot:
+            self._offset_ms = int(write.run(db, "meta_get", name="clock_offset").get)
+            return
+        latest = write.run(db, "last_time").get
+        self._offset_ms = max(wall_ms(), latest) - ticks_ms()
+        write.run(db, "meta_set", name="boot", value=self._boot)
+        write.run(db, "meta_set", name="clock_offset", value=str(self._offset_ms))
+
+    async def close(self) -> None:
+        if self._watch is not None:
+            self._watch.close()
+            self._watch = None
+        if self._writer is not None:
+            await asyncio.to_thread(self._writer.close)
+            self._writer = None
+        if self._readers is not None:
+            await asyncio.to_thread(self._readers.shutdown)
+            self._readers = None
+        if self._inline is not None:
+            self._inline.close()
+            self._inline = None
+
+    # --- the protocol's writes ---
+
+    async def add(
+        self, add: Add, worker: str = "", claims: Sequence[Claim] = ()
+    ) -> tuple[Added, Sequence[Claimed]]:
+        def work(db: apsw.Connection) -> tuple[Added, list[Claimed]]:
+            now = self.now()
+            added = write.add(db, add, now)
+            claimed = [write.claim(db, wish, worker, now) for wish in claims]
+            self._touch |= added.new > sum(len(one.leases) for one in claimed)
+            return added, claimed
+
+        return await self._write(work)
+
+    async def exchange(
+        self, worker: str, finishes: Sequence[Finish], claims: Sequence[Claim]
+    ) -> Exchanged:
+        def work(db: apsw.Connection) -> Exchanged:
+            reply = write.exchange(db, worker, finishes, claims, self._pipelines, self.now())
+            self._touch |= makes_ready(finishes) or (bool(finishes) and not claims)
+            return reply
+
+        return await self._write(work)
+
+    async def renew(self, lease: Lease, text: str | None = None) -> bool:
+        def work(db: apsw.Connection) -> bool:
+            self._touch |= text is not None
+            return write.renew(db, lease, text, self.now())
+
+        return await self._write(work)
+
+    async def beat(self, worker: Worker, report: str | None = None) -> None:
+        await self._write(
+            lambda db: write.beat(db, worker, self._boot, report, self.now()), first=True
+        )
+
+    async def leave(self, worker: str) -> None:
+        await self._write(lambda db: write.run(db, "leave", worker=worker) and None)
+
+    async def sweep(self, runs: Sequence[str] = ()) -> Swept:
+        def work(db: apsw.Connection) -> Swept:
+            now = self.now()
+            reclaimed = write.reclaim(db, self._boot, now)
+            promoted, due_in_ms = write.promote(db, now)
+            swept, self._run_page = write.settle_runs(db, runs, self._run_page, now)
+            whole = Swept(reclaimed, promoted, swept.settled, swept.finished, due_in_ms)
+            self._touch |= whole.moved
+            return whole
+
+        return await self._write(work)
+
+    async def act(
+        self, command: Command, targets: Sequence[Target], stage: str = "", why: str = ""
+    ) -> list[int]:
+        def work(db: apsw.Connection) -> list[int]:
+            self._touch = True
+            return write.act(db, command, targets, stage, why, self.now())
+
+        return await self._write(work)
+
+    async def tune(
+        self,
+        pipeline: str,
+        stage: str,
+        *,
+        limit: int | None = None,
+        paused: bool | None = None,
+        why: str = "",
+    ) -> None:
+        def work(db: apsw.Connection) -> None:
+            self._touch = True
+            write.tune(db, pipeline, stage, limit, paused, why, self.now())
+
+        await self._write(work)
+
+    async def prune(self, before_ms: int) -> int:
+        return await self._write(lambda db: write.prune(db, before_ms))
+
+    # --- the rest ---
+
+    async def read(self, query: str, **parameters: Any) -> list[Row]:
+        text = sql("sqlite", f"read_{query}")
+        parameters["now"] = self.now()
+        if self._inline is not None:
+            return _rows(self._inline, text, parameters)
+        if self._readers is None:
+            raise StoreUnavailable(f"{self.url}: the database is closed")
+        work = self._readers.submit(self._read, text, parameters)
+        return await asyncio.wrap_future(work)
+
+    def watch(self, wake: Callable[[], None]) -> None:
+        if self._inline is None:
+            self._watch = FileWatch(self.path, wake)
+
+    def for_thread(self) -> SqliteStore:
+        return self  # its writes happen in a thread of their own anyway
+
+    def now(self) -> int:
+        """What time it is for this database."""
+        return ticks_ms() + self._offset_ms if self._clock is None else self._clock()
+
+    def _committed(self) -> None:
+        if self._touch:
+            self._touch = False
+            touch(self.path)
+
+    async def _write(self, work: Callable[[apsw.Connection], T], *, first: bool = False) -> T:
+        if self._inline is not None:
+            return _write_inline(self._inline, work)
+        if self._writer is None:
+            raise StoreUnavailable(f"{self.url}: the database is closed")
+        future: Future[T] = self._writer.submit(work, first=first)
+        return await asyncio.wrap_future(future)
+
+    def _read(self, text: str, parameters: dict[str, Any]) -> list[Row]:
+        connection: apsw.Connection | None = getattr(self._local, "connection", None)
+        if connection is None:
+            connection = self._local.connection = self._connect()
+        try:
+            return _rows(connection, text, parameters)
+        except apsw.Error as error:
+            raise as_unavailable(error) from error
+
+    def _connect(self) -> apsw.Connection:
+        try:
+            connection = apsw.Connection(
+                str(self.path),
+                flags=apsw.SQLITE_OPEN_READWRITE | (apsw.SQLITE_OPEN_CREATE * self._is_memory),
+                statementcachesize=200,
+            )
+            connection.set_busy_handler(_wait_for_lock())
+            connection.execute("PRAGMA journal_mode=WAL")
+            connection.execute(f"PRAGMA synchronous={self._durability.upper()}")
+        except apsw.Error as error:
+            raise _refusal(self.path, error) from error
+        return connection
+
+    @property
+    def _is_memory(self) -> bool:
+        return str(self.path) == ":memory:"
+
+
+def _write_inline(db: apsw.Connection, work: Callable[[apsw.Connection], T]) -> T:
+    operation = Operation(work)
+    try:
+        [(_, value, error)] = write_group(db, [operation])
+    except apsw.Error as failed:
+        raise as_unavailable(failed) from failed
+    if error is not None:
+        raise error
+    answer: T = value
+    return answer
+
+
+def _rows(db: apsw.Connection, text: str, parameters: dict[str, Any]) -> list[Row]:
+    cursor = db.cursor()
+    cursor.row_trace = _as_dict
+    return cursor.execute(text, parameters).fetchall()
+
+
+def _as_dict(cursor: apsw.Cursor, row: apsw.SQLiteValues) -> dict[str, Any]:
+    return {column[0]: value for column, value in zip(cursor.get_description(), row, strict=True)}
+
+
+def _wait_for_lock() -> Callable[[int], bool]:
+    """Short random waits: SQLite's own grow to 100 ms, and a process can starve meanwhile."""
+    began = 0.0
+
+    def wait(times: int) -> bool:
+        nonlocal began
+        if times == 0:
+            began = time.monotonic()
+        elif time.monotonic() - began > LOCK_WAIT_SECONDS:
+            return False
+        time.sleep(random.uniform(0.0003, 0.003))
+        return True
+
+    return wait
+
+
+# --- files ---
+
+
+def check_file(path: Path) -> None:
+    """Refuse what is not ours, before anything touches it."""
+    if not path.exists():
+        parent = path.parent
+        if not parent.is_dir():
+            raise WrongDatabase(f"{path}: the folder {parent} does not exist; create it first")
+        return
+    if path.is_dir():
+        raise WrongDatabase(f"{path} is a folder; name a file for the database")
+    try:
+        with path.open("rb") as file:
+            header = file.read(100)
+    except OSError as error:
+        raise WrongDatabase(f"{path} cannot be read: {error.strerror}") from error
+    if len(header) < 100 or not header.startswith(MAGIC):
+        what = "is empty" if not header else "is not a SQLite database"
+        raise WrongDatabase(f"{path} {what}; it was left untouched, name another file")
+    if struct.unpack(">I", header[68:72])[0] != APPLICATION_ID:
+        raise WrongDatabase(
+            f"{path} is another program's SQLite database; it was left untouched, name another file"
+        )
+    if not path.stat().st_mode & 0o222:
+        raise WrongDatabase(f"{path} is read-only; make it writable with: chmod u+w {path}")
+
+
+def create(path: Path) -> None:
+    """A new database appears whole or not at all: made beside its place, then linked there."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}.{random.getrandbits(32):08x}.new")
+    try:
+        connection = apsw.Connection(str(draft))
+        connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
+        connection.execute("PRAGMA journal_mode=WAL")
+        _migrate(connection, str(path))
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        connection.close()
+        with suppress(FileExistsError):  # another process was quicker: its file is as good
+            os.link(draft, path)
+    except (apsw.Error, OSError) as error:
+        raise _refusal(path, error) from error
+    finally:
+        for leftover in path.parent.glob(f"{draft.name}*"):
+            leftover.unlink()
+
+
+def _migrate(db: apsw.Connection, where: str) -> None:
+    """Bring the schema up to this program's version; refuse a newer one."""
+    steps = migrations("sqlite")
+    try:
+        if db.pragma("user_version") == len(steps):
+            return
+        db.execute("BEGIN IMMEDIATE")
+        try:
+            version = db.pragma("user_version")
+            if version > len(steps):
+                raise WrongDatabase(
+                    f"{where} was written by a newer Onceflow (schema {version}, this program "
+                    f"knows {len(steps)}); it was left untouched, upgrade this program"
+                )
+            for step in steps[version:]:
+                db.execute(step)
+            db.pragma("user_version", len(steps))
+            db.execute("COMMIT")
+        except BaseException:
+            db.execute("ROLLBACK")
+            raise
+    except apsw.Error as error:
+        raise _refusal(Path(where), error) from error
+
+
+def _refusal(path: Path, error: Exception) -> WrongDatabase | StoreUnavailable:
+    if isinstance(error, apsw.NotADBError | apsw.CorruptError):
+        return WrongDatabase(f"{path} is not a whole SQLite database ({error}); name another file")
+    if isinstance(error, apsw.ReadOnlyError | apsw.CantOpenError | PermissionError):
+        return WrongDatabase(f"{path} cannot be written; check the file's and folder's rights")
+    return StoreUnavailable(f"{path}: {error}")

@@ -1,0 +1,519 @@
+"""The writes of the SQLite store, each inside the writer's transaction.
+
+SQLite has one writer at a time, so what a function reads here stays true until it commits. Rows go
+in and out as one JSON value each: the interpreter lock is given up at every step of a statement,
+and a busy event loop makes each of those steps expensive.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import apsw
+
+from onceflow.core.errors import StoreError
+from onceflow.core.item import Added, Kind, Lease, Phase, Seed
+from onceflow.core.pipeline import GATE_KEY, Pipeline
+from onceflow.core.transition import encode
+from onceflow.store.base import (
+    LANES_WALKED_MAX,
+    RUNS_IN_TURN_MAX,
+    SWEEP_MAX,
+    WORKER_FORGOTTEN_MS,
+    Add,
+    Claim,
+    Claimed,
+    Command,
+    Exchanged,
+    Finish,
+    Swept,
+    Target,
+    Worker,
+)
+from onceflow.store.queries import sql
+from onceflow.store.rules import (
+    KIND_OF_COMMAND,
+    shallowest,
+    stage_rows,
+    state_table,
+    within_budget,
+)
+
+
+def run(db: apsw.Connection, name: str, /, **parameters: Any) -> apsw.Cursor:
+    """Execute one .sql file."""
+    return db.execute(sql("sqlite", name), parameters)
+
+
+def _list(db: apsw.Connection, name: str, /, **parameters: Any) -> list[Any]:
+    """The list that a statement gives as one JSON value."""
+    value: list[Any] = json.loads(run(db, name, **parameters).get)
+    return value
+
+
+# --- claim -------------------------------------------------------------------------------------
+
+
+def claim(db: apsw.Connection, wish: Claim, worker: str, now: int) -> Claimed:
+    """Give leases of one stage, within its limit, to whose turn it is."""
+    bounds = run(db, "stage_bounds", pipeline=wish.pipeline, stage=wish.stage).fetchone()
+    if bounds is None:
+        raise StoreError(f"stage {wish.pipeline}/{wish.stage} is not registered in this database")
+    most, lane_limit, spacing_ms, deadline_ms, paused, active = bounds
+    room = wish.count if most is None else min(wish.count, most - active)
+    if paused or room <= 0:
+        return Claimed((), wish.lane)
+    lane, opens_in_ms, cut = wish.lane, None, False
+    if wish.item is not None:
+        ids = _pick_one(db, wish, lane_limit, spacing_ms, now)
+    elif lane_limit is None:
+        ids = _pick(db, wish, room)
+    else:
+        ids, lane, opens_in_ms, cut = _pick_in_lanes(db, wish, room, lane_limit, spacing_ms, now)
+    if not ids:
+        return Claimed((), lane, cut, opens_in_ms)
+    picked = json.dumps(ids)
+    run(db, "claim", ids=picked, worker=worker, now=now, deadline_ms=deadline_ms)
+    data = None if most is None else json.dumps({"limit": most})
+    run(db, "claim_events", ids=picked, now=now, data=data)
+    leases = _leases(db, wish, picked, now)
+    return Claimed(leases, lane, cut or len(ids) >= room, opens_in_ms)
+
+
+def _pick(db: apsw.Connection, wish: Claim, room: int) -> list[int]:
+    """Ids of a stage without lanes: the runs in turn, an equal share each."""
+    where = {"pipeline": wish.pipeline, "stage": wish.stage, "lane": ""}
+    runs = _list(db, "turns", **where, most=RUNS_IN_TURN_MAX)
+    if not runs:
+        return []
+    first = wish.turn % len(runs)
+    share = max(1, room // len(runs))
+    ids: list[int] = []
+    for run_id in runs[first:] + runs[:first]:
+        count = min(room - len(ids), share)
+        if count > 0:
+            ids += _list(db, "claim_pick", **where, run=run_id, count=count)
+    return ids
+
+
+def _pick_one(
+    db: apsw.Connection, wish: Claim, lane_limit: int | None, spacing_ms: int, now: int
+) -> list[int]:
+    """The one item that is named, if its lane is open."""
+    where = {"pipeline": wish.pipeline, "stage": wish.stage}
+    ids = _list(db, "claim_pick_one", **where, item=wish.item)
+    if ids and lane_limit is not None:
+        lane = run(db, "item_lane", item=wish.item).get
+        if not _lane_opens(db, wish, lane, lane_limit, now)[0]:
+            return []
+        if spacing_ms:
+            run(db, "lane_started", **where, lane=lane, next_at=now + spacing_ms)
+    return ids
+
+
+def _pick_in_lanes(
+    db: apsw.Connection, wish: Claim, room: int, lane_limit: int, spacing_ms: int, now: int
+) -> tuple[list[int], str, int | None, bool]:
+    """One id of each open lane, the lanes in turn from where the last claim stopped."""
+    where = {"pipeline": wish.pipeline, "stage": wish.stage}
+    ids: list[int] = []
+    opens: list[int] = []
+    at = served = wish.lane
+    wrapped = at == ""
+    for _ in range(LANES_WALKED_MAX):
+        lane = run(db, "next_lane", **where, lane=at).get
+        if lane is None or (wrapped and wish.lane and lane > wish.lane):
+            if wrapped:
+                return ids, served, min(opens, default=None), False
+            at, wrapped = "", True
+            continue
+        at = lane
+        is_open, opens_at = _lane_opens(db, wish, lane, lane_limit, now)
+        if not is_open:
+            if opens_at > now:
+                opens.append(opens_at - now)
+            continue
+        runs = _list(db, "turns", **where, lane=lane, most=RUNS_IN_TURN_MAX)
+        if not runs:
+            continue
+        chosen = runs[wish.turn % len(runs)]
+        ids += _list(db, "claim_pick", **where, lane=lane, run=chosen, count=1)
+        served = lane
+        if spacing_ms:
+            run(db, "lane_started", **where, lane=lane, next_at=now + spacing_ms)
+            opens.append(spacing_ms)
+        if len(ids) == room:
+            return ids, served, min(opens, default=None), True
+    return ids, at, min(opens, default=None), True
+
+
+def _lane_opens(
+    db: apsw.Connection, wish: Claim, lane: str, lane_limit: int, now: int
+) -> tuple[bool, int]:
+    """Whether a lane is open, and until when its spacing keeps it shut."""
+    active, next_at = run(
+        db, "lane_state", pipeline=wish.pipeline, stage=wish.stage, lane=lane
+    ).get
+    return active < lane_limit and next_at <= now, next_at
+
+
+def _leases(db: apsw.Connection, wish: Claim, picked: str, now: int) -> list[Lease]:
+    bodies: dict[int, tuple[int, bytes]] = {}
+    for item, generation, text in _list(db, "claim_inputs", ids=picked, before=wish.before):
+        if item not in bodies or bodies[item][0] < generation:
+            bodies[item] = generation, text.encode()
+    for item, generation, body in run(db, "claim_inputs_large", ids=picked, before=wish.before):
+        if item not in bodies or bodies[item][0] < generation:
+            bodies[item] = generation, body
+    nothing = (0, None)
+    return [
+        Lease(
+            item, wish.pipeline, key, wish.stage, fence, attempt, generation, run_id, depth, now,
+            bodies.get(item, nothing)[1],
+        )
+        for item, key, fence, attempt, generation, run_id, depth in _list(
+            db, "claim_leases", ids=picked
+        )
+    ]  # fmt: skip
+
+
+# --- finish ------------------------------------------------------------------------------------
+
+
+def exchange(
+    db: apsw.Connection,
+    worker: str,
+    finishes: Sequence[Finish],
+    claims: Sequence[Claim],
+    pipelines: dict[str, Pipeline],
+    now: int,
+) -> Exchanged:
+    """Finish attempts, then claim: what was freed can be claimed at once."""
+    kept = finish(db, worker, finishes, pipelines, now) if finishes else []
+    return Exchanged(kept, [claim(db, wish, worker, now) for wish in claims])
+
+
+def finish(
+    db: apsw.Connection,
+    worker: str,
+    finishes: Sequence[Finish],
+    pipelines: dict[str, Pipeline],
+    now: int,
+) -> list[bool]:
+    """Make the transitions whose leases still hold; say for each whether it was kept."""
+    rows = json.dumps([_finish_row(at, one, now) for at, one in enumerate(finishes)])
+    versions = dict(_list(db, "finish_kept", rows=rows))
+    if versions:
+        run(db, "finish", rows=rows, now=now)
+        held = [(finishes[at], version) for at, version in versions.items()]
+        _insert_results(db, [one for one, _ in held], now)
+        events = [row for one, version in held for row in _finish_events(one, version, worker, now)]
+        run(db, "insert_events", rows=json.dumps(events), now=now)
+        run(db, "drop_partials", ids=json.dumps([one.lease.item for one, _ in held]))
+        for one, _ in held:
+            _admit_extras(db, one, pipelines, now)
+    known: set[int] = set()
+    if len(versions) < len(finishes):
+        known = set(_list(db, "finish_known", rows=rows, worker=worker))
+    return [at in versions or at in known for at in range(len(finishes))]
+
+
+def _finish_row(at: int, one: Finish, now: int) -> list[Any]:
+    lease, change = one.lease, one.change
+    due_at = None if change.delay_ms is None else now + change.delay_ms
+    return [
+        at, lease.item, lease.fence, lease.stage, change.stage, change.phase, change.attempt,
+        change.lane, due_at, change.error, change.error_code, len(change.events),
+    ]  # fmt: skip
+
+
+def _insert_results(db: apsw.Connection, finishes: Iterable[Finish], now: int) -> None:
+    short: list[list[Any]] = []
+    for one in finishes:
+        lease, body = one.lease, one.change.result
+        if body is None:
+            continue
+        if body[:1] == b"x":
+            run(
+                db, "finish_result", item=lease.item, stage=lease.stage,
+                generation=lease.generation, now=now, body=body,
+            )  # fmt: skip
+        else:
+            short.append([lease.item, lease.stage, lease.generation, body.decode()])
+    if short:
+        run(db, "finish_results", rows=json.dumps(short), now=now)
+
+
+def _finish_events(one: Finish, version: int, worker: str, now: int) -> list[list[Any]]:
+    lease, change = one.lease, one.change
+    following = change.stage if change.stage != lease.stage else None
+    return [
+        [
+            event.kind, lease.item, version + at, lease.run, lease.stage, following, change.phase,
+            lease.generation, lease.fence, lease.attempt, worker, now - lease.claimed_at,
+            None if event.data is None else json.dumps(event.data),
+        ]
+        for at, event in enumerate(change.events, start=1)
+    ]  # fmt: skip
+
+
+def _admit_extras(
+    db: apsw.Connection, one: Finish, pipelines: dict[str, Pipeline], now: int
+) -> None:
+    """Children, aliases and what was spent: rare, so one by one."""
+    lease, change = one.lease, one.change
+    for key in change.aliases:
+        run(db, "add_alias", pipeline=lease.pipeline, key=key, item=lease.item)
+    if change.usage.tokens or change.usage.cost:
+        run(
+            db, "run_spend", item=lease.item, tokens=change.usage.tokens, cost=change.usage.cost
+        )
+    if change.children:
+        for (run_id,) in run(db, "runs_of", item=lease.item).fetchall():
+            admit(db, pipelines[lease.pipeline], run_id, change.children, now)
+
+
+# --- add ---------------------------------------------------------------------------------------
+
+
+def add(db: apsw.Connection, request: Add, now: int) -> Added:
+    """Accept items into a run: the new ones are ready, the known ones join as they are."""
+    pipeline = request.pipeline
+    run(
+        db, "run_create", id=request.run, pipeline=pipeline.name, now=now,
+        max_items=request.max_items, max_depth=request.max_depth, max_tokens=request.max_tokens,
+        max_cost=request.max_cost,
+        gate=None if pipeline.gate_stage is None else pipeline.gate,
+        gate_stage=None if pipeline.gate_stage is None else pipeline.gate_stage.name,
+    )  # fmt: skip
+    return admit(db, pipeline, request.run, request.seeds, now, seal=request.seal, by_caller=True)
+
+
+def admit(
+    db: apsw.Connection,
+    pipeline: Pipeline,
+    run_id: str,
+    seeds: Sequence[Seed],
+    now: int,
+    *,
+    seal: bool = False,
+    by_caller: bool = False,
+) -> Added:
+    """Put seeds into a run, exactly as many as its budget allows."""
+    whose, sealed, accepted, max_items, max_depth = run(db, "run_budget", id=run_id).get
+    if whose != pipeline.name:
+        raise StoreError(f"run {run_id} belongs to pipeline {whose!r}, not {pipeline.name!r}")
+    wanted = shallowest(seeds, max_depth)
+    keys = list(wanted)
+    found = _list(db, "add_known", keys=json.dumps(keys), pipeline=pipeline.name, run=run_id)
+    known = {keys[at]: item for at, item, _ in found}
+    members = {item for _, item, member in found if member}
+    if sealed and by_caller and not (len(known) == len(keys) and members.issuperset(known.values())):
+        raise StoreError(f"run {run_id} is sealed; add to a new run")
+    left = len(keys) if max_items is None else max_items - accepted
+    fresh, joined, over = within_budget(wanted, known, members, left)
+    _make_shallower(db, wanted, known)
+    ids = _insert_items(db, pipeline, run_id, fresh, now)
+    run(db, "add_members", run=run_id, ids=json.dumps([*ids, *joined]))
+    run(db, "run_accept", id=run_id, count=len(ids) + len(joined), seal=int(seal))
+    return Added(run_id, len(fresh), len(known), over)
+
+
+def _make_shallower(db: apsw.Connection, wanted: Mapping[str, Seed], known: dict[str, int]) -> None:
+    by_depth: dict[int, list[int]] = {}
+    for key, item in known.items():
+        by_depth.setdefault(wanted[key].depth, []).append(item)
+    for depth, items in by_depth.items():
+        run(db, "add_shallower", ids=json.dumps(items), depth=depth)
+
+
+def _insert_items(
+    db: apsw.Connection, pipeline: Pipeline, run_id: str, seeds: Sequence[Seed], now: int
+) -> list[int]:
+    if not seeds:
+        return []
+    first = pipeline.first
+    rows = [
+        [seed.key, seed.priority, seed.depth, pipeline.lane_of(first, seed.key)] for seed in seeds
+    ]
+    phase = Phase.WAITING if first.held else Phase.READY
+    run(
+        db, "add_items", rows=json.dumps(rows), pipeline=pipeline.name, stage=first.name,
+        phase=phase, run=run_id, now=now,
+    )  # fmt: skip
+    keys = json.dumps([seed.key for seed in seeds])
+    run(db, "add_events", keys=keys, pipeline=pipeline.name, kind=Kind.ADDED, now=now)
+    ids = dict(_list(db, "add_ids", keys=keys, pipeline=pipeline.name))
+    for seed in seeds:
+        if seed.data is not None:
+            body = encode(seed.data, seed.key, "")
+            run(
+                db, "finish_result", item=ids[seed.key], stage="", generation=1, now=now, body=body
+            )
+    return [ids[seed.key] for seed in seeds]
+
+
+# --- renew, beat -------------------------------------------------------------------------------
+
+
+def renew(db: apsw.Connection, lease: Lease, text: str | None, now: int) -> bool:
+    run(db, "renew", item=lease.item, fence=lease.fence, now=now)
+    held = bool(db.changes())
+    if held and text is not None:
+        run(db, "save_partial", item=lease.item, fence=lease.fence, text=text)
+    return held
+
+
+def beat(db: apsw.Connection, worker: Worker, boot: str, report: str | None, now: int) -> None:
+    run(
+        db, "beat", id=worker.id, host=worker.host, pid=worker.pid, boot=boot, report=report,
+        now=now,
+    )  # fmt: skip
+
+
+# --- sweep -------------------------------------------------------------------------------------
+
+
+def reclaim(db: apsw.Connection, boot: str, now: int) -> int:
+    """Take back what dead or hung workers hold; their fences are worth nothing from now on."""
+    taken = run(db, "reclaim", boot=boot, now=now, most=SWEEP_MAX).fetchall()
+    events = []
+    for item, version, run_id, stage, phase, generation, fence, attempt, error in taken:
+        poison = phase == Phase.FAILED
+        kind = Kind.FAILED if poison else Kind.RECLAIMED
+        data = json.dumps({"error": error, "code": "poison"}) if poison else None
+        events.append([
+            kind, item, version, run_id, stage, None, phase, generation, fence, attempt, None, None,
+            data,
+        ])  # fmt: skip
+    if events:
+        run(db, "insert_events", rows=json.dumps(events), now=now)
+        run(db, "drop_partials", ids=json.dumps([row[0] for row in taken]))
+    run(db, "forget_workers", boot=boot, now=now, silent_ms=WORKER_FORGOTTEN_MS)
+    return len(taken)
+
+
+def promote(db: apsw.Connection, now: int) -> tuple[int, int | None]:
+    """Make ready what is due; when the next one is due, in ms."""
+    run(db, "promote", now=now, most=SWEEP_MAX)
+    promoted = db.changes()
+    due_at = run(db, "next_due").get
+    return promoted, None if due_at is None else max(0, due_at - now)
+
+
+def settle_runs(db: apsw.Connection, runs: Sequence[str], after: str, now: int) -> tuple[Swept, str]:
+    """Open the gates that are due and end the runs that are over; where to go on next time."""
+    page = run(
+        db, "unfinished_runs", ids=json.dumps(list(runs)), after=after, most=SWEEP_MAX
+    ).fetchall()
+    settled = finished = 0
+    for run_id, pipeline, sealed, gate, gate_stage, witness, settled_at, _ in page:
+        if settled_at is None:
+            if not sealed or not _settle(db, run_id, gate, witness, now):
+                continue
+            settled += 1
+            if gate_stage is not None:
+                _add_gate_item(db, run_id, pipeline, now)
+        run(db, "run_finish", run=run_id, now=now)
+        if db.changes():
+            finished += 1
+            run(
+                db, "insert_event", now=now, kind=Kind.RUN_FINISHED, pipeline=pipeline, run=run_id,
+                stage=None, data=None,
+            )  # fmt: skip
+    beyond = [row[0] for row in page if row[0] not in runs]
+    return Swept(settled=settled, finished=finished), beyond[-1] if len(page) >= SWEEP_MAX else ""
+
+
+def _settle(db: apsw.Connection, run_id: str, gate: str | None, witness: int, now: int) -> bool:
+    """Open the gate if nothing keeps it shut. The witness saves looking at every item each time:
+    members before it were seen settled, so the look begins there; but only a look at all opens."""
+    for begin in dict.fromkeys((witness, 0)):
+        shut_by = run(db, "open_member", run=run_id, witness=begin, gate=gate).get
+        if shut_by is not None:
+            if shut_by - 1 != witness:
+                run(db, "run_witness", run=run_id, witness=shut_by - 1)
+            return False
+    run(db, "run_settle", run=run_id, now=now)
+    return bool(db.changes())
+
+
+def _add_gate_item(db: apsw.Connection, run_id: str, pipeline: str, now: int) -> None:
+    key = GATE_KEY + run_id
+    item = run(db, "gate_item", run=run_id, key=key, now=now).get
+    run(
+        db, "add_events", keys=json.dumps([key]), pipeline=pipeline, kind=Kind.GATE_OPENED, now=now
+    )
+    run(db, "run_gate_item", run=run_id, item=item)
+
+
+# --- operators ---------------------------------------------------------------------------------
+
+
+def act(
+    db: apsw.Connection, command: Command, targets: Sequence[Target], stage: str, why: str, now: int
+) -> list[int]:
+    parameters: dict[str, Any] = {"now": now}
+    parameters["targets"] = json.dumps([[t.item, t.version, t.lane] for t in targets])
+    if command == "retry":
+        parameters["stage"] = stage
+    if command == "cancel":
+        parameters["why"] = why or "cancelled by an operator"
+    changed = run(db, f"act_{command}", **parameters).fetchall()
+    kind = KIND_OF_COMMAND[command]
+    data = json.dumps({"why": why}) if why else None
+    events = [
+        [
+            kind, item, version, run_id, at_stage, None, phase, generation, fence, attempt, None,
+            None, data,
+        ]
+        for item, version, run_id, at_stage, phase, generation, fence, attempt in changed
+    ]  # fmt: skip
+    if events:
+        run(db, "insert_events", rows=json.dumps(events), now=now)
+    return [row[0] for row in changed]
+
+
+def tune(
+    db: apsw.Connection,
+    pipeline: str,
+    stage: str,
+    limit: int | None,
+    paused: bool | None,
+    why: str,
+    now: int,
+) -> None:
+    where = {"pipeline": pipeline, "stage": stage}
+    done: list[tuple[Kind, dict[str, Any]]] = []
+    if limit is not None:
+        run(db, "tune_limit", **where, most=limit or None)
+        done.append((Kind.LIMITED, {"limit": limit or None, "why": why}))
+    if paused is not None:
+        if paused:
+            run(db, "tune_pause", **where, now=now, why=why)
+        else:
+            run(db, "tune_resume", **where)
+        done.append((Kind.PAUSED if paused else Kind.RESUMED, {"why": why}))
+    if done and not db.changes():
+        raise StoreError(f"there is no stage {stage!r} of a pipeline {pipeline!r} here")
+    for kind, data in done:
+        run(
+            db, "insert_event", now=now, kind=kind, pipeline=pipeline, run=None, stage=stage,
+            data=json.dumps(data),
+        )  # fmt: skip
+
+
+def register(db: apsw.Connection, pipeline: Pipeline) -> None:
+    """Make a pipeline known: its state names, and the bounds of its stages."""
+    run(db, "register_pipeline", name=pipeline.name, states=state_table(pipeline))
+    for parameters in stage_rows(pipeline):
+        run(db, "register_stage", **parameters)
+
+
+def prune(db: apsw.Connection, before: int) -> int:
+    run(db, "prune_events", before=before, most=SWEEP_MAX * 10)
+    events = db.changes()
+    run(db, "prune_results", before=before, most=SWEEP_MAX * 10)
+    return events + db.changes()

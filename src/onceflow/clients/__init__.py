@@ -1,0 +1,10 @@
+"""The outside world: pages, their text, language models, sentence vectors.
+
+Importing this loads none of the libraries behind it; each is loaded at its first use.
+"""
+
+from onceflow.clients.http import Headers, Http, Page
+from onceflow.clients.settings import FetchSettings
+from onceflow.clients.urls import canonical
+
+__all__ = ["FetchSettings", "Headers", "Http", "Page", "canonical"]

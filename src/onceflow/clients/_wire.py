@@ -1,0 +1,257 @@
+"""One HTTP exchange through aiohttp: no redirect, no decoding, no cookie, no environment.
+
+The only file that imports aiohttp. Whatever goes wrong leaves here as `Transient` or `Permanent`
+with a stable code.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import ssl
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import aiohttp
+from aiohttp import http_exceptions
+from aiohttp.abc import AbstractResolver, ResolveResult
+from yarl import URL as YarlURL
+
+from onceflow.clients import addresses
+from onceflow.clients.codings import Decoder, codings, too_large
+from onceflow.clients.resolve import Resolver
+from onceflow.clients.settings import FetchSettings
+from onceflow.clients.urls import Url, shown
+from onceflow.core.errors import HandlerError, Permanent, Transient
+
+READ_BYTES = 64 * 1024
+
+# Answers after which a server may not send a body. If it does, the bytes would be read as the next
+# answer, so the connection is not used again (P12).
+BODILESS = (204, 205, 304)
+
+
+class Answer:
+    """Status and headers as they came, and the body once `read` was awaited."""
+
+    def __init__(self, response: aiohttp.ClientResponse, url: Url, settings: FetchSettings) -> None:
+        self._response = response
+        self._url = url
+        self._settings = settings
+        self.status = response.status
+        self.headers = response.headers
+
+    async def read(self, *, cut_at: int | None = None) -> bytes:
+        """The decoded body. `cut_at` takes the beginning of a longer one instead of refusing."""
+        settings = self._settings
+        if self.status in BODILESS:
+            return b""
+        length = self._response.content_length
+        if cut_at is None and length is not None and length > settings.wire_bytes_max:
+            raise too_large(settings.wire_bytes_max, "announced")
+        names = codings(
+            ",".join(self.headers.getall("Content-Encoding", [])), codings_max=settings.codings_max
+        )
+        decoder = Decoder(names, bytes_max=settings.decoded_bytes_max)
+        wire_bytes = 0
+        with _told(self._url):
+            async for chunk in self._response.content.iter_chunked(READ_BYTES):
+                wire_bytes += len(chunk)
+                if wire_bytes > settings.wire_bytes_max:
+                    raise too_large(settings.wire_bytes_max, "on the wire")
+                decoder.feed(chunk)
+                if cut_at is not None and len(decoder.body) >= cut_at:
+                    return bytes(decoder.body[:cut_at])
+        decoder.finish()
+        return bytes(decoder.body)
+
+
+class Wire:
+    """A pool of connections, each judged by its real address before it is opened."""
+
+    def __init__(self, settings: FetchSettings, resolver: Resolver) -> None:
+        self._settings = settings
+        self._allowed = addresses.networks(settings.allow_networks)
+        self._session = aiohttp.ClientSession(
+            connector=_Connector(
+                resolver=_JudgingResolver(resolver, self._allowed, settings.addresses_max),
+                socket_factory=self._judged_socket,
+                ssl=ssl.create_default_context(cafile=settings.ca_file),
+                use_dns_cache=False,  # one resolution per connection, and the one that was judged
+                limit=0,
+                limit_per_host=settings.connections_per_host_max,
+                keepalive_timeout=15,
+            ),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            trust_env=False,
+            auto_decompress=False,
+            requote_redirect_url=False,
+            # The whole fetch is timed by its caller, so that trickling does not extend it.
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=settings.connect_seconds),
+            max_line_size=8190,
+            max_field_size=min(8190, settings.header_bytes_max),
+            max_headers=settings.header_lines_max,
+            skip_auto_headers=["User-Agent", "Accept-Encoding"],
+        )
+
+    async def close(self) -> None:
+        await self._session.close()
+
+    @asynccontextmanager
+    async def get(self, url: Url, headers: Mapping[str, str]) -> AsyncIterator[Answer]:
+        """Send a GET. The connection is kept only if the answer was read to its proper end."""
+        if url.is_address:
+            addresses.check(url.host, self._allowed)
+        target = YarlURL(url.href, encoded=True)
+        if (target.raw_host or "").strip("[]") != url.host or target.port != url.port:
+            raise Permanent(f"{shown(url.href)} is not read the same by all parts", code="bad_url")
+        with _told(url):
+            response = await self._session.get(target, headers=headers, allow_redirects=False)
+        try:
+            self._check_head(response, url)
+            yield Answer(response, url, self._settings)
+        finally:
+            if response.content.at_eof() and response.status not in BODILESS:
+                response.release()
+            else:
+                response.close()
+
+    def _check_head(self, response: aiohttp.ClientResponse, url: Url) -> None:
+        if not 200 <= response.status <= 599:
+            raise _bad_protocol(url, f"status {response.status}")
+        head = response.raw_headers
+        if len(head) > self._settings.header_lines_max:
+            raise _bad_protocol(url, f"{len(head)} header lines")
+        head_bytes = sum(len(name) + len(value) + 4 for name, value in head)
+        if head_bytes > self._settings.header_bytes_max:
+            raise _bad_protocol(url, f"{head_bytes:,} bytes of headers")
+
+    def _judged_socket(self, info: Any) -> socket.socket:
+        """The last door: the address that this very socket is about to connect to."""
+        family, kind, protocol, _, address = info
+        addresses.check(str(address[0]), self._allowed)
+        return socket.socket(family, kind, protocol)
+
+
+class _Connector(aiohttp.TCPConnector):
+    """Never hands out a kept connection on which the server has spoken unasked (P20)."""
+
+    async def _get(self, key: Any, traces: Any) -> Any:
+        kept = self._conns.get(key)
+        if kept:
+            for entry in [entry for entry in kept if _has_spoken(entry[0])]:
+                kept.remove(entry)
+                entry[0].close()
+            if not kept:
+                del self._conns[key]
+                return None
+        return await super()._get(key, traces)
+
+
+def _has_spoken(protocol: Any) -> bool:
+    if protocol.should_close or protocol.transport is None:
+        return True
+    ready = select.poll()
+    try:
+        ready.register(protocol.transport.get_extra_info("socket").fileno(), select.POLLIN)
+    except ValueError:  # closed already
+        return True
+    # Readable means bytes that nobody asked for, or the end of the connection.
+    return bool(ready.poll(0))
+
+
+class _JudgingResolver(AbstractResolver):
+    """Judges all answers for a name, then gives the first few: one bad one refuses the name."""
+
+    def __init__(
+        self, resolver: Resolver, allowed: tuple[addresses.Network, ...], addresses_max: int
+    ) -> None:
+        self._resolver = resolver
+        self._allowed = allowed
+        self._addresses_max = addresses_max
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
+    ) -> list[ResolveResult]:
+        found = list(dict.fromkeys(await self._resolver(host)))
+        if not found:
+            raise Permanent(f"{host} has no address", code="name_not_found")
+        for address in found:
+            addresses.check(address, self._allowed, host=host)
+        return [
+            ResolveResult(
+                hostname=host,
+                host=address,
+                port=port,
+                family=socket.AF_INET6 if ":" in address else socket.AF_INET,
+                proto=socket.IPPROTO_TCP,
+                flags=socket.AI_NUMERICHOST,
+            )
+            for address in found[: self._addresses_max]
+        ]
+
+    async def close(self) -> None:
+        return None
+
+
+class _told:
+    """Turns what aiohttp raises into our two kinds of failure."""
+
+    def __init__(self, url: Url) -> None:
+        self._url = url
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if isinstance(error, (aiohttp.ClientError, TimeoutError, OSError, ValueError)):
+            raise _named(error, self._url) from error
+
+
+def _named(error: Exception, url: Url) -> HandlerError:
+    name = shown(url.href)
+    cause = error.__cause__
+    match error:
+        case aiohttp.ClientConnectorCertificateError() | ssl.CertificateError():
+            return Permanent(
+                f"{name}: the certificate is not valid: {_short(error)}", code="bad_certificate"
+            )
+        case aiohttp.ClientConnectorSSLError(os_error=ssl.SSLEOFError() | ssl.SSLZeroReturnError()):
+            return Transient(
+                f"{name}: the connection was cut in the handshake", code="disconnected"
+            )
+        case aiohttp.ClientSSLError() | ssl.SSLError():
+            return Permanent(f"{name}: no TLS connection: {_short(error)}", code="bad_tls")
+        case aiohttp.ClientConnectorDNSError():
+            return Transient(f"{name}: {_short(error)}", code="resolve_failed")
+        case TimeoutError():
+            return Transient(f"{name}: no connection within the time limit", code="timeout")
+        case aiohttp.ClientConnectorError():
+            return Transient(f"{name}: no connection: {_short(error)}", code="connect_failed")
+        case aiohttp.ClientPayloadError() if isinstance(cause, http_exceptions.ContentLengthError):
+            return Transient(f"{name}: the answer ended too early", code="truncated")
+        case aiohttp.ClientPayloadError() if isinstance(cause, http_exceptions.BadHttpMessage):
+            if "Not enough data" in str(cause):
+                return Transient(f"{name}: the answer ended too early", code="truncated")
+            return _bad_protocol(url, _short(cause))
+        case aiohttp.ClientPayloadError():
+            return Transient(f"{name}: the answer ended too early", code="truncated")
+        case aiohttp.ClientResponseError() | http_exceptions.HttpProcessingError():
+            return _bad_protocol(url, _short(error))
+        case aiohttp.InvalidURL() | aiohttp.NonHttpUrlClientError():
+            return Permanent(f"{name} is not a URL that can be fetched", code="bad_url")
+        case aiohttp.ClientError() | OSError():
+            return Transient(f"{name}: the connection was lost", code="disconnected")
+        case _:
+            return _bad_protocol(url, _short(error))
+
+
+def _bad_protocol(url: Url, what: str) -> Permanent:
+    return Permanent(f"{shown(url.href)} does not speak HTTP properly: {what}", code="bad_protocol")
+
+
+def _short(error: BaseException | None) -> str:
+    """The error's own words, as text that is safe to show: a server may have chosen them."""
+    text = str(getattr(error, "os_error", None) or getattr(error, "message", None) or error)
+    return shown(" ".join(text.split()), chars_max=120) or type(error).__name__

@@ -1,0 +1,32 @@
+"""Names to addresses. Tests and users may put in their own."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Sequence
+from typing import Protocol
+
+from onceflow.core.errors import Permanent, Transient
+
+_NO_SUCH_NAME = (socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME))
+
+
+class Resolver(Protocol):
+    """All addresses of a name, or `Permanent`/`Transient`. Asked once for each connection."""
+
+    async def __call__(self, host: str, /) -> Sequence[str]: ...
+
+
+async def system_resolver(host: str, /) -> Sequence[str]:
+    """What the machine's own resolver says."""
+    loop = asyncio.get_running_loop()
+    try:
+        answers = await loop.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except socket.gaierror as error:
+        if error.errno in _NO_SUCH_NAME:
+            raise Permanent(f"no such name: {host}", code="name_not_found") from None
+        raise Transient(f"could not resolve {host}: {error}", code="resolve_failed") from None
+    except (OSError, UnicodeError) as error:
+        raise Transient(f"could not resolve {host}: {error}", code="resolve_failed") from None
+    return list(dict.fromkeys(str(answer[4][0]) for answer in answers))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 Json: TypeAlias = Any
 """What a handler returns: anything `json.dumps` takes, usually a dict."""
@@ -69,9 +69,11 @@ class Added:
     over_budget: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Lease:
-    """The right to finish one item's stage, until somebody raises the fence."""
+class Lease(NamedTuple):
+    """The right to finish one item's stage, until somebody raises the fence.
+
+    A tuple, because one is made for every claim: a frozen dataclass takes four times as long.
+    """
 
     item: int
     pipeline: str

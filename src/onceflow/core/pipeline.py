@@ -88,6 +88,8 @@ class Pipeline:
     canonical: Callable[[str], str] | None
     _by_name: Mapping[str, Stage] = field(repr=False, compare=False)
     _next: Mapping[str, str | None] = field(repr=False, compare=False)
+    states: Mapping[tuple[str, str], str] = field(repr=False, compare=False)
+    """Every (stage, phase) with its public name, the whole state table."""
 
     def __init__(
         self,
@@ -132,10 +134,16 @@ class Pipeline:
         for field_name, value in values.items():
             object.__setattr__(self, field_name, value)
         _check(self, every)
+        object.__setattr__(self, "states", _states(self))
 
     @property
     def first(self) -> Stage:
         return self.stages[0]
+
+    @property
+    def last(self) -> Stage:
+        """The stage after which an item is done."""
+        return next(stage for stage in self.stages if self._next[stage.name] is None)
 
     @property
     def every_stage(self) -> tuple[Stage, ...]:
@@ -177,18 +185,17 @@ class Pipeline:
         """The public name of (stage, phase)."""
         return self.states[stage, phase]
 
-    @property
-    def states(self) -> Mapping[tuple[str, str], str]:
-        """Every (stage, phase) with its public name, the whole state table."""
-        table: dict[tuple[str, str], str] = {}
-        for stage in self.every_stage:
-            table[stage.name, Phase.WAITING] = stage.waiting
-            table[stage.name, Phase.READY] = stage.ready
-            table[stage.name, Phase.ACTIVE] = stage.active
-            table[stage.name, Phase.DONE] = self.done
-            table[stage.name, Phase.FAILED] = self.failed
-            table[stage.name, Phase.CANCELLED] = self.cancelled
-        return table
+
+def _states(pipeline: Pipeline) -> dict[tuple[str, str], str]:
+    table: dict[tuple[str, str], str] = {}
+    for stage in pipeline.every_stage:
+        table[stage.name, Phase.WAITING] = stage.waiting
+        table[stage.name, Phase.READY] = stage.ready
+        table[stage.name, Phase.ACTIVE] = stage.active
+        table[stage.name, Phase.DONE] = pipeline.done
+        table[stage.name, Phase.FAILED] = pipeline.failed
+        table[stage.name, Phase.CANCELLED] = pipeline.cancelled
+    return table
 
 
 def _named(stage: Stage) -> Stage:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeAlias
 
 from onceflow.core.errors import Permanent, PipelineError, Transient
 from onceflow.core.item import Json, Kind, Lease, Phase, Seed
@@ -26,6 +26,9 @@ class Usage:
     cost: float = 0.0
 
 
+NOTHING_SPENT = Usage()
+
+
 @dataclass(frozen=True, slots=True)
 class Done:
     """What a handler returns when it wants more stored than a result.
@@ -39,7 +42,7 @@ class Done:
     events: Sequence[str] = ()
     children: Sequence[str | Seed] = ()
     aliases: Sequence[str] = ()
-    usage: Usage = Usage()
+    usage: Usage = NOTHING_SPENT
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,16 +66,14 @@ class Released:
 Outcome: TypeAlias = Done | Failed | Released
 
 
-@dataclass(frozen=True, slots=True)
-class NewEvent:
+class NewEvent(NamedTuple):
     """One event of a transition, before the store numbers it."""
 
     kind: str
     data: dict[str, Any] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Transition:
+class Transition(NamedTuple):
     """All that one finished attempt changes, in one transaction, guarded by the lease's fence.
 
     Times are delays, not instants: only the store knows what time it is.
@@ -89,7 +90,10 @@ class Transition:
     events: tuple[NewEvent, ...] = ()
     children: tuple[Seed, ...] = ()
     aliases: tuple[str, ...] = ()
-    usage: Usage = field(default_factory=Usage)
+    usage: Usage = NOTHING_SPENT
+
+
+PLAINLY_FINISHED = (NewEvent(Kind.STAGE_FINISHED),)
 
 
 def decide(pipeline: Pipeline, lease: Lease, outcome: Outcome) -> Transition:
@@ -120,23 +124,22 @@ def _finish(pipeline: Pipeline, stage: Stage, lease: Lease, done: Done) -> Trans
                 f"declare it with Pipeline(events=...)",
                 code="unknown_event",
             )
-    kinds = tuple(done.events) or (Kind.STAGE_FINISHED,)
+    events = tuple(NewEvent(kind) for kind in done.events) or PLAINLY_FINISHED
+    children = tuple(_child(pipeline, lease, child) for child in done.children)
+    aliases = tuple(canonical_key(pipeline, alias) for alias in done.aliases)
     following = pipeline.after(stage.name)
-    common: dict[str, Any] = {
-        "result": body,
-        "events": tuple(NewEvent(str(kind)) for kind in kinds),
-        "children": tuple(_child(pipeline, lease, child) for child in done.children),
-        "aliases": tuple(done.aliases),
-        "usage": done.usage,
-    }
     if following is None:
-        return Transition(stage.name, Phase.DONE, attempt=lease.attempt, **common)
+        place = stage.name, Phase.DONE, lease.attempt, ""
+    else:
+        phase = Phase.WAITING if following.held else Phase.READY
+        place = following.name, phase, 0, pipeline.lane_of(following, lease.key)
     return Transition(
-        following.name,
-        Phase.WAITING if following.held else Phase.READY,
-        attempt=0,
-        lane=pipeline.lane_of(following, lease.key),
-        **common,
+        *place,
+        result=body,
+        events=events,
+        children=children,
+        aliases=aliases,
+        usage=done.usage,
     )
 
 

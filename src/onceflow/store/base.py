@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 from onceflow.core.item import Added, Lease, Seed
 from onceflow.core.pipeline import Pipeline
@@ -64,8 +64,7 @@ class Claimed:
     """A lane that was closed opens then."""
 
 
-@dataclass(frozen=True, slots=True)
-class Finish:
+class Finish(NamedTuple):
     """A lease and the transition it wants to make."""
 
     lease: Lease
@@ -104,6 +103,8 @@ class Swept:
     settled: int = 0
     finished: int = 0
     due_in_ms: int | None = None
+    more: bool = False
+    """There are more runs to look at: ask again."""
 
     @property
     def moved(self) -> bool:

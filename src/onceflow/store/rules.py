@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from onceflow.core.item import Kind, Seed
+from onceflow.core.item import Kind, Phase, Seed
 from onceflow.core.pipeline import Pipeline
 from onceflow.store.base import Command, Finish
 
@@ -77,6 +77,11 @@ def stage_rows(pipeline: Pipeline) -> list[dict[str, Any]]:
     ]
 
 
-def makes_ready(finishes: Sequence[Finish]) -> bool:
-    """Whether other workers may find something to do after these."""
-    return any(one.change.phase in ("ready", "waiting") for one in finishes)
+def others_may_act(finishes: Sequence[Finish], pipelines: Mapping[str, Pipeline]) -> bool:
+    """Whether other workers may find something to do after these: something became ready, or a
+    place under a limit became free."""
+    return any(
+        one.change.phase in (Phase.READY, Phase.WAITING)
+        or pipelines[one.lease.pipeline].stage(one.lease.stage).bounded
+        for one in finishes
+    )

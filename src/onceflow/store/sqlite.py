@@ -38,7 +38,7 @@ from onceflow.store.base import (
 )
 from onceflow.store.clock import Clock, boot_id, ticks_ms, wall_ms
 from onceflow.store.queries import migrations, sql
-from onceflow.store.rules import makes_ready
+from onceflow.store.rules import others_may_act
 from onceflow.store.wake import FileWatch, touch
 from onceflow.store.writer import Operation, Writer, as_unavailable, write_group
 
@@ -73,6 +73,8 @@ class SqliteStore:
         self._readers: ThreadPoolExecutor | None = None
         self._local = threading.local()
         self._watch: FileWatch | None = None
+        self._wake: Callable[[], None] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._touch = False
 
     # --- open and close ---
@@ -83,7 +85,7 @@ class SqliteStore:
             _migrate(self._inline, self.url)
         elif self._writer is None:
             await asyncio.to_thread(self._prepare)
-            self._writer = Writer(self._connect, self._committed)
+            self._writer = Writer(self._connect, self._committed, self._others_committed)
             self._readers = ThreadPoolExecutor(2, "onceflow-reader")
         await self._write(self._settle_in)
 
@@ -144,7 +146,7 @@ class SqliteStore:
     ) -> Exchanged:
         def work(db: apsw.Connection) -> Exchanged:
             reply = write.exchange(db, worker, finishes, claims, self._pipelines, self.now())
-            self._touch |= makes_ready(finishes) or (bool(finishes) and not claims)
+            self._touch |= others_may_act(finishes, self._pipelines)
             return reply
 
         return await self._write(work)
@@ -170,7 +172,10 @@ class SqliteStore:
             reclaimed = write.reclaim(db, self._boot, now)
             promoted, due_in_ms = write.promote(db, now)
             swept, self._run_page = write.settle_runs(db, runs, self._run_page, now)
-            whole = Swept(reclaimed, promoted, swept.settled, swept.finished, due_in_ms)
+            whole = Swept(
+                reclaimed, promoted, swept.settled, swept.finished, due_in_ms,
+                bool(self._run_page),
+            )  # fmt: skip
             self._touch |= whole.moved
             return whole
 
@@ -216,8 +221,10 @@ class SqliteStore:
         return await asyncio.wrap_future(work)
 
     def watch(self, wake: Callable[[], None]) -> None:
-        if self._inline is None:
-            self._watch = FileWatch(self.path, wake)
+        self._wake = wake
+        if self._inline is None and self._watch is None and self._writer is not None:
+            self._loop = asyncio.get_running_loop()
+            self._watch = FileWatch(self.path, self._writer.peek)
 
     def for_thread(self) -> SqliteStore:
         return self  # its writes happen in a thread of their own anyway
@@ -230,6 +237,11 @@ class SqliteStore:
         if self._touch:
             self._touch = False
             touch(self.path)
+
+    def _others_committed(self) -> None:
+        if self._wake is not None and self._loop is not None:
+            with suppress(RuntimeError):  # the loop is closed: nobody is there to wake
+                self._loop.call_soon_threadsafe(self._wake)
 
     async def _write(self, work: Callable[[apsw.Connection], T], *, first: bool = False) -> T:
         if self._inline is not None:

@@ -35,10 +35,15 @@ class Writer:
     """The owner of the one connection that writes."""
 
     def __init__(
-        self, connect: Callable[[], apsw.Connection], committed: Callable[[], None]
+        self,
+        connect: Callable[[], apsw.Connection],
+        committed: Callable[[], None],
+        others_committed: Callable[[], None],
     ) -> None:
         self._connect = connect
         self._committed = committed
+        self._others_committed = others_committed
+        self._peek = False
         self._waiting: deque[Operation] = deque()
         self._change = threading.Condition()
         self._closed = False
@@ -58,6 +63,12 @@ class Writer:
             self._change.notify()
         return operation.future
 
+    def peek(self) -> None:
+        """See whether another process has committed; a hint came in that one may have."""
+        with self._change:
+            self._peek = True
+            self._change.notify()
+
     def close(self) -> None:
         """Write what is queued, then end the thread."""
         with self._change:
@@ -67,16 +78,29 @@ class Writer:
 
     def _run(self) -> None:
         connection = self._connect()
+        seen = connection.pragma("data_version")
         try:
-            while group := self._next_group():
-                self._write(connection, group)
+            while self._next():
+                if group := self._take_group():
+                    self._write(connection, group)
+                # Our own commits leave this number as it is, those of others change it.
+                version = connection.pragma("data_version")
+                if version != seen:
+                    seen = version
+                    self._others_committed()
         finally:
             connection.close()
 
-    def _next_group(self) -> list[Operation]:
+    def _next(self) -> bool:
+        """Wait for something to do; False when all is written and the writer is closed."""
         with self._change:
-            while not self._waiting and not self._closed:
+            while not (self._waiting or self._peek or self._closed):
                 self._change.wait()
+            peek, self._peek = self._peek, False
+            return bool(self._waiting or peek)
+
+    def _take_group(self) -> list[Operation]:
+        with self._change:
             count = min(len(self._waiting), GROUP_MAX)
             return [self._waiting.popleft() for _ in range(count)]
 

@@ -1,0 +1,560 @@
+"""The front door: open a database with pipelines, add items, work, watch, operate."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import socket
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from types import TracebackType
+from typing import Any
+
+from onceflow.core.errors import OnceflowError, Permanent, PipelineError, UnknownItem
+from onceflow.core.item import Added, Event, Filter, Item, Json, Run, Seed, Violation
+from onceflow.core.pipeline import Pipeline
+from onceflow.core.transition import canonical_key, decode
+from onceflow.engine.audit import audit
+from onceflow.engine.bus import Bus, Live
+from onceflow.engine.health import Health
+from onceflow.engine.heart import Heart, ThreadHeart
+from onceflow.engine.listing import PAGE, known_states, to_event, to_item, to_run
+from onceflow.engine.manager import Manager
+from onceflow.engine.settings import Settings
+from onceflow.engine.trigger import Triggered, trigger
+from onceflow.engine.why import why
+from onceflow.store import open_store
+from onceflow.store.base import Add, Command, Store, Target, Worker
+
+ADD_CHUNK = 5000
+"""Items one transaction accepts; more are added in several, into the same run."""
+
+
+def open(
+    database: str | os.PathLike[str] | Store = "onceflow.db",
+    *pipelines: Pipeline,
+    settings: Settings | None = None,
+    heart: Callable[..., Heart] = ThreadHeart,
+) -> Flow:
+    """A flow over a database file or a `postgresql://` address. Use it with `async with`."""
+    return Flow(database, pipelines, settings or Settings(), heart)
+
+
+def new_run_id() -> str:
+    """Sortable by time, made up by the caller: adding again after a lost reply is harmless."""
+    return f"{time.time_ns() // 1_000_000:011x}{secrets.token_hex(4)}"
+
+
+def new_worker() -> Worker:
+    """This process start. Never a name: two processes with one name would undo each other."""
+    return Worker(secrets.token_hex(8), socket.gethostname(), os.getpid())
+
+
+class Flow:
+    """Pipelines on a database."""
+
+    def __init__(
+        self,
+        database: str | os.PathLike[str] | Store,
+        pipelines: Iterable[Pipeline],
+        settings: Settings,
+        heart: Callable[..., Heart] = ThreadHeart,
+    ) -> None:
+        self.pipelines: dict[str, Pipeline] = {}
+        for pipeline in pipelines:
+            if pipeline.name in self.pipelines:
+                raise PipelineError(f"pipeline {pipeline.name!r} is given twice; rename one")
+            self.pipelines[pipeline.name] = pipeline
+        self.settings = settings
+        self.bus = Bus()
+        self.store: Store = (
+            open_store(os.fspath(database), durability=settings.durability)
+            if isinstance(database, str | os.PathLike)
+            else database
+        )
+        self._heart = heart
+        self._manager: Manager | None = None
+        self._working: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Flow:
+        await self.store.open(self.pipelines.values())
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.stop()
+        await self.store.close()
+
+    # --- adding ---
+
+    async def add(
+        self,
+        pipeline: Pipeline | str,
+        items: Iterable[str | Seed],
+        *,
+        run: str | None = None,
+        seal: bool = True,
+        max_items: int | None = None,
+        max_depth: int | None = None,
+        max_tokens: int | None = None,
+        max_cost: float | None = None,
+        refresh: bool = False,
+    ) -> Added:
+        """Accept items into a run. A known key joins with the work and the result it has, so
+        adding again is harmless. `seal=False` keeps the run open for more; `refresh` opens a new
+        generation of known items that are settled."""
+        chosen = self.pipeline(pipeline)
+        run = run or new_run_id()
+        seeds = [_seed(chosen, item) for item in items]
+        new = known = over = 0
+        chunks = [seeds[at : at + ADD_CHUNK] for at in range(0, len(seeds), ADD_CHUNK)] or [[]]
+        for at, chunk in enumerate(chunks, start=1):
+            request = Add(
+                chosen, run, chunk, seal and at == len(chunks), max_items, max_depth, max_tokens,
+                max_cost,
+            )  # fmt: skip
+            added = await self._add(request)
+            new, known = new + added.new, known + added.known
+            over += added.over_budget
+        if refresh and known:
+            await self.retry(
+                chosen, keys=[seed.key for seed in seeds], from_stage=chosen.first.name, run=run
+            )
+        return Added(run, new, known, over)
+
+    async def seal(self, pipeline: Pipeline | str, run: str) -> None:
+        """No more items are coming from outside: the run's gate may open."""
+        await self._add(Add(self.pipeline(pipeline), run, (), seal=True))
+
+    async def _add(self, request: Add) -> Added:
+        if self._manager is not None and request.pipeline.name in self.pipelines:
+            return await self._manager.add(request)
+        added, _ = await self.store.add(request)
+        return added
+
+    # --- working ---
+
+    async def drain(self) -> None:
+        """Work until nothing is left to do, here or in other processes."""
+        await self._work(until_idle=True)
+
+    async def work(self) -> None:
+        """Work until `stop`."""
+        await self._work(until_idle=False)
+
+    def start(self) -> asyncio.Task[None]:
+        """Work in the background until `stop` or the end of `async with`."""
+        if self._working is None:
+            self._working = asyncio.create_task(self.work())
+        return self._working
+
+    async def stop(self, grace_seconds: float | None = None) -> None:
+        """Stop working: finish what can be within the grace time, release the rest uncounted."""
+        self.stop_soon(grace_seconds)
+        if self._working is not None:
+            working, self._working = self._working, None
+            await working
+
+    def stop_soon(self, grace_seconds: float | None = None) -> None:
+        """Ask for a stop and go on; a second, shorter one wins."""
+        if self._manager is not None:
+            self._manager.stop(grace_seconds)
+
+    async def run_until_idle(self) -> AsyncIterator[Event]:
+        """Work until nothing is left to do, and give each event as it is committed."""
+        seen = (await self.store.read("last_event"))[0]["seq"]
+        subscription = self.bus.subscribe()
+        working = asyncio.create_task(self._work(until_idle=True))
+        working.add_done_callback(lambda _: subscription.poke())
+        try:
+            while True:
+                over = working.done()
+                async for event in self.events(after=seen):
+                    seen = event.seq
+                    yield event
+                if over:
+                    break
+                await subscription.wait(self.settings.poll_seconds)
+            await working
+        finally:
+            self.bus.unsubscribe(subscription)
+            if not working.done():
+                self.stop_soon()
+                with suppress(OnceflowError):
+                    await working
+
+    async def _work(self, *, until_idle: bool) -> None:
+        if self._manager is not None:
+            raise OnceflowError("this flow is working already; open another one to work twice")
+        manager = self._manager = Manager(
+            self.store, self.pipelines.values(), self.settings, new_worker(), self.bus, self._heart
+        )
+        self.store.watch(self._told)
+        try:
+            await manager.run(until_idle=until_idle)
+        finally:
+            self._manager = None
+
+    def _told(self) -> None:
+        if self._manager is not None:
+            self._manager.wake()
+        self.bus.poke()
+
+    def health(self) -> Health | None:
+        """The state of this process's processors and queues; None while it is not working."""
+        return None if self._manager is None else self._manager.health()
+
+    async def trigger(
+        self, pipeline: Pipeline | str, key: str, stage: str, *, wait_seconds: float = 30.0
+    ) -> Triggered:
+        """Have one item's stage done: performed now, skipped because it was done before, joined
+        because somebody is at it, or not yet because there is nothing to work on."""
+        chosen = self.pipeline(pipeline)
+        return await trigger(self, self._manager, chosen, key, chosen.stage(stage), wait_seconds)
+
+    # --- reading ---
+
+    def pipeline(self, pipeline: Pipeline | str) -> Pipeline:
+        """A pipeline of this flow, by name or as given."""
+        if isinstance(pipeline, Pipeline):
+            return pipeline
+        try:
+            return self.pipelines[pipeline]
+        except KeyError:
+            names = ", ".join(self.pipelines) or "none"
+            raise PipelineError(f"there is no pipeline {pipeline!r} here; there is {names}") from None
+
+    async def items(
+        self,
+        pipeline: Pipeline | str | None = None,
+        *,
+        state: str | None = None,
+        stage: str | None = None,
+        phase: str | None = None,
+        run: str | None = None,
+        error_code: str | None = None,
+        after: int = 0,
+        limit: int = 1000,
+    ) -> list[Item]:
+        """A page of items in the order of their ids; the next one begins `after` the last id."""
+        chosen = Filter(
+            pipeline=_name(pipeline),
+            run=run,
+            places=await self._places(_name(pipeline), state),
+            stage=stage,
+            phases=None if phase is None else [phase],
+            error_code=error_code,
+        )
+        states = await known_states(self.store)
+        return [to_item(row, states) for row in await self._page(chosen, after, limit)]
+
+    async def item(self, pipeline: Pipeline | str | None, key: str | int) -> Item:
+        """One item by its key (or another key of it), or by its id."""
+        row = await self._row(pipeline, key)
+        return to_item(row, await known_states(self.store))
+
+    async def results(self, item: int) -> list[dict[str, Any]]:
+        """Every result of an item, oldest first."""
+        return [
+            {**row, "body": decode(bytes(row["body"]))}
+            for row in await self.store.read("results", item=item)
+        ]
+
+    async def result(self, item: int, stage: str) -> Json:
+        """The newest result of an item's stage, None if there is none."""
+        rows = await self.store.read("result", item=item, stage=stage)
+        return decode(bytes(rows[0]["body"])) if rows else None
+
+    async def partial(self, item: int) -> tuple[int, str] | None:
+        """The text that an item's attempt has streamed so far, with its epoch."""
+        rows = await self.store.read("partial", item=item)
+        return (rows[0]["fence"], rows[0]["text"]) if rows else None
+
+    async def counts(
+        self, pipeline: Pipeline | str | None = None, *, run: str | None = None
+    ) -> dict[str, int]:
+        """How many items are in each state. They add up to the total."""
+        states = await known_states(self.store)
+        counts: dict[str, int] = {}
+        for row in await self._counts(pipeline, run):
+            state = states.get(row["pipeline"], {}).get(row["stage"], {}).get(row["phase"])
+            name = state or f"{row['stage']}/{row['phase']}"
+            counts[name] = counts.get(name, 0) + row["items"]
+        return counts
+
+    async def _counts(self, pipeline: Pipeline | str | None, run: str | None) -> list[Any]:
+        if run is not None:
+            return await self.store.read("counts_of_run", run=run)
+        return await self.store.read("counts", pipeline=_name(pipeline))
+
+    async def runs(
+        self, pipeline: Pipeline | str | None = None, *, before: str | None = None, limit: int = 50
+    ) -> list[Run]:
+        """A page of runs, the newest first."""
+        rows = await self.store.read("runs", pipeline=_name(pipeline), before=before, most=limit)
+        return [to_run(row) for row in rows]
+
+    async def run(self, run: str) -> Run:
+        rows = await self.store.read("run", id=run)
+        if not rows:
+            raise UnknownItem(f"there is no run {run!r} in {self.store.url}")
+        return to_run(rows[0])
+
+    async def events(
+        self,
+        *,
+        after: int = 0,
+        pipeline: Pipeline | str | None = None,
+        item: int | None = None,
+        run: str | None = None,
+        kinds: Sequence[str] | None = None,
+        follow: bool = False,
+    ) -> AsyncIterator[Event]:
+        """The stored history after a `seq`, in the order of the commits; with `follow` for ever."""
+        states = await known_states(self.store)
+        subscription = self.bus.subscribe() if follow else None
+        if follow:
+            self.store.watch(self._told)
+        wanted = None if kinds is None else f" {' '.join(kinds)} "
+        try:
+            while True:
+                page = await self.store.read(
+                    "events", after=after, pipeline=_name(pipeline), item=item, run=run,
+                    kinds=wanted, most=PAGE,
+                )  # fmt: skip
+                if any(row["pipeline"] not in states for row in page):
+                    states = await known_states(self.store)
+                for row in page:
+                    after = row["seq"]
+                    yield to_event(row, states)
+                if page:
+                    continue
+                if subscription is None:
+                    return
+                await subscription.wait(self.settings.poll_seconds)
+        finally:
+            if subscription is not None:
+                self.bus.unsubscribe(subscription)
+
+    async def live(self) -> AsyncIterator[Live]:
+        """Text as handlers in this process stream it. Not stored; `partial` has what came before."""
+        subscription = self.bus.subscribe()
+        try:
+            while True:
+                for live in subscription.take():
+                    yield live
+                await subscription.wait(3600)
+        finally:
+            self.bus.unsubscribe(subscription)
+
+    async def why(self, pipeline: Pipeline | str | None, key: str | int) -> str:
+        """In one line: why an item does not move, and when it will."""
+        row = await self._row(pipeline, key)
+        return await why(self.store, row, await known_states(self.store))
+
+    async def audit(self, *, grace_seconds: float = 10.0) -> list[Violation]:
+        """Check the invariants on the stored history; what is broken, and by which item."""
+        return await audit(self.store, grace_seconds)
+
+    # --- operating ---
+
+    async def retry(
+        self,
+        pipeline: Pipeline | str | None = None,
+        *,
+        state: str | None = None,
+        keys: Sequence[str | int] | None = None,
+        run: str | None = None,
+        error_code: str | None = None,
+        from_stage: str = "",
+        dry_run: bool = False,
+        permanent: bool = True,
+    ) -> int:
+        """Open a new generation of settled items, from the stage where they failed or from one
+        named; what backs off is ready at once. Results of earlier stages are kept and used."""
+        phases = None if keys or state else ("failed",)
+        chosen = await self._filter(pipeline, state, keys, run, error_code, phases)
+        return await self._act("retry", chosen, stage=from_stage, dry_run=dry_run)
+
+    async def cancel(
+        self,
+        pipeline: Pipeline | str | None = None,
+        *,
+        state: str | None = None,
+        keys: Sequence[str | int] | None = None,
+        run: str | None = None,
+        why: str = "",
+        dry_run: bool = False,
+    ) -> int:
+        """Take items out of the pipeline. A worker that has one loses its lease."""
+        open_phases = ("waiting", "ready", "active")
+        chosen = await self._filter(pipeline, state, keys, run, None, open_phases)
+        return await self._act("cancel", chosen, why=why, dry_run=dry_run)
+
+    async def release(
+        self,
+        pipeline: Pipeline | str | None = None,
+        *,
+        keys: Sequence[str | int] | None = None,
+        run: str | None = None,
+        why: str = "",
+        dry_run: bool = False,
+    ) -> int:
+        """Take leases away from whoever has them; it costs the items no attempt."""
+        chosen = await self._filter(pipeline, None, keys, run, None, ("active",))
+        return await self._act("release", chosen, why=why, dry_run=dry_run)
+
+    async def pause(self, pipeline: Pipeline | str, stage: str, why: str = "") -> None:
+        """Claim nothing of a stage, anywhere, until it is resumed."""
+        await self.store.tune(_name(pipeline) or "", stage, paused=True, why=why)
+
+    async def resume(self, pipeline: Pipeline | str, stage: str, why: str = "") -> None:
+        await self.store.tune(_name(pipeline) or "", stage, paused=False, why=why)
+
+    async def limit(self, pipeline: Pipeline | str, stage: str, limit: int | None) -> None:
+        """Set a stage's global limit; None goes back to the one its program declares."""
+        if limit is not None and limit < 1:
+            raise PipelineError(f"stage {stage!r}: limit is {limit}; it must be at least 1")
+        await self.store.tune(_name(pipeline) or "", stage, limit=limit or 0)
+
+    async def prune(self, *, older_than_seconds: float) -> int:
+        """Forget the history of items settled longer ago, and results replaced since."""
+        now = (await self.store.read("now"))[0]["now"]
+        before = now - int(older_than_seconds * 1000)
+        pruned = 0
+        while count := await self.store.prune(before):
+            pruned += count
+        return pruned
+
+    async def _act(
+        self,
+        command: Command,
+        chosen: Filter,
+        *,
+        stage: str = "",
+        why: str = "",
+        dry_run: bool = False,
+    ) -> int:
+        """An operator's command on everything a filter matches, page by page. Each item is guarded
+        by the version that was seen: one that changed meanwhile is left alone."""
+        count = after = 0
+        while page := await self._page(chosen, after, PAGE):
+            after = page[-1]["id"]
+            targets = [
+                Target(row["id"], row["version"], self._lane(row, stage)) for row in page
+            ]
+            if dry_run:
+                count += len(targets)
+            else:
+                count += len(await self.store.act(command, targets, stage, why))
+        if count and not dry_run:
+            self._told()
+        return count
+
+    def _lane(self, row: Mapping[str, Any], stage: str) -> str:
+        pipeline = self.pipelines.get(row["pipeline"])
+        if pipeline is None:
+            return str(row["lane"])
+        return pipeline.lane_of(pipeline.stage(stage or row["stage"]), row["key"])
+
+    async def _filter(
+        self,
+        pipeline: Pipeline | str | None,
+        state: str | None,
+        keys: Sequence[str | int] | None,
+        run: str | None,
+        error_code: str | None,
+        phases: Sequence[str] | None,
+    ) -> Filter:
+        ids = None
+        if keys is not None:
+            ids = sorted({(await self._row(pipeline, key))["id"] for key in keys})
+        places = await self._places(_name(pipeline), state)
+        return Filter(
+            _name(pipeline), ids=ids, run=run, places=places, phases=phases, error_code=error_code
+        )
+
+    async def _page(self, chosen: Filter, after: int, limit: int) -> list[Any]:
+        if chosen.ids is not None:
+            ids = [item for item in chosen.ids if item > after][:limit]
+            rows = [row for item in ids for row in await self.store.read("item", id=item)]
+            return [
+                row for row in rows if chosen.phases is None or row["phase"] in chosen.phases
+            ]
+        parameters = {
+            "after": after,
+            "most": limit,
+            "pipeline": chosen.pipeline,
+            "stage": chosen.stage,
+            "places": _spaced(f"{stage}/{phase}" for stage, phase in chosen.places)
+            if chosen.places is not None
+            else None,
+            "phases": None if chosen.phases is None else _spaced(chosen.phases),
+            "error_code": chosen.error_code,
+        }
+        if chosen.run is not None:
+            return await self.store.read("items_of_run", run=chosen.run, **parameters)
+        return await self.store.read("items", **parameters)
+
+    async def _places(
+        self, pipeline: str | None, state: str | None
+    ) -> list[tuple[str, str]] | None:
+        """The (stage, phase) pairs that a public state name stands for."""
+        if state is None:
+            return None
+        states = await known_states(self.store)
+        places = {
+            (stage, phase)
+            for name, stages in states.items()
+            if pipeline in (None, name)
+            for stage, phases in stages.items()
+            for phase, known in phases.items()
+            if known == state
+        }
+        if not places:
+            names = sorted({s for t in states.values() for p in t.values() for s in p.values()})
+            raise UnknownItem(f"there is no state {state!r}; there are {', '.join(names)}")
+        return sorted(places)
+
+    async def _row(self, pipeline: Pipeline | str | None, key: str | int) -> Any:
+        name = _name(pipeline)
+        rows: list[Any] = []
+        if isinstance(key, int):
+            rows = await self.store.read("item", id=key)
+        elif name is None:
+            rows = await self.store.read("items_by_key", key=key)
+        else:
+            known = self.pipelines.get(name)
+            spelled = key
+            if known is not None and not key.startswith("gate:"):
+                with suppress(Permanent):
+                    spelled = canonical_key(known, key)
+            rows = await self.store.read("item_by_key", pipeline=name, key=spelled)
+        if not rows:
+            raise UnknownItem(f"there is no item {key!r} in {name or self.store.url}")
+        if len(rows) > 1:
+            names = ", ".join(row["pipeline"] for row in rows)
+            raise UnknownItem(f"{key!r} is an item of several pipelines ({names}); say which")
+        return rows[0]
+
+
+def _seed(pipeline: Pipeline, item: str | Seed) -> Seed:
+    seed = item if isinstance(item, Seed) else Seed(item)
+    key = canonical_key(pipeline, seed.key)
+    return seed if key == seed.key else Seed(key, seed.data, seed.priority, seed.depth)
+
+
+def _name(pipeline: Pipeline | str | None) -> str | None:
+    return pipeline.name if isinstance(pipeline, Pipeline) else pipeline
+
+
+def _spaced(words: Iterable[str]) -> str:
+    return f" {' '.join(words)} "
+
+

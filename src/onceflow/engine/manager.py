@@ -1,0 +1,679 @@
+"""The manager: the single owner of this process's transitions.
+
+One loop, one thing at a time: claim, assign, attempt, decide, commit. Handlers run beside it and
+only hand their outcomes in; every change of state goes through `_exchange`. Whatever must happen
+(reclaim, wake what is due, open gates) is asked for again each cycle.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+from onceflow.core.errors import OnceflowError, Permanent, StoreUnavailable
+from onceflow.core.item import SETTLED, Added, Item, Json, Lease, Phase
+from onceflow.core.pipeline import Pipeline
+from onceflow.core.transition import (
+    Failed,
+    Outcome,
+    Released,
+    Transition,
+    clean,
+    decide,
+    decode,
+    failure,
+)
+from onceflow.engine.attempt import Processes, attempt, past_deadline
+from onceflow.engine.bus import Bus, Live
+from onceflow.engine.coordinator import Coordinator
+from onceflow.engine.health import Health, Tally, report
+from onceflow.engine.heart import Heart, ThreadHeart
+from onceflow.engine.listing import run_items
+from onceflow.engine.pool import Pool, Processor
+from onceflow.engine.queue import Queues, StageKey
+from onceflow.engine.scheduler import Plan, Scheduler
+from onceflow.engine.settings import Settings
+from onceflow.engine.work import Stream
+from onceflow.store.base import Add, Claim, Claimed, Finish, Store, Worker
+
+log = logging.getLogger("onceflow")
+
+
+class Finished(NamedTuple):
+    """An attempt that ended, before its outcome is decided and committed."""
+
+    plan: Plan
+    processor: Processor | None
+    lease: Lease
+    outcome: Outcome
+
+
+class Directed(NamedTuple):
+    """A wish for one item by name."""
+
+    item: int
+    stage: StageKey
+
+
+class Manager:
+    """Works on the stages of its pipelines until it is stopped, or until there is no more to do."""
+
+    def __init__(
+        self,
+        store: Store,
+        pipelines: Iterable[Pipeline],
+        settings: Settings,
+        worker: Worker,
+        bus: Bus,
+        heart: Callable[..., Heart] = ThreadHeart,
+    ) -> None:
+        self.worker = worker
+        self.tally = Tally()
+        self._store = store
+        self._settings = settings
+        self._bus = bus
+        self._loop = asyncio.get_running_loop()
+        self._pipelines = {pipeline.name: pipeline for pipeline in pipelines}
+        plans = [plan for pipeline in self._pipelines.values() for plan in _plans(pipeline)]
+        self._queues = Queues([plan.key for plan in plans], settings.queue_max)
+        self._scheduler = Scheduler(plans, self._queues)
+        self._coordinator = Coordinator(self._scheduler, self._queues, settings.cycle_seconds)
+        self._processes = Processes(settings.cpu_processes)
+        self._finished: deque[Finished] = deque()
+        self._requests: deque[tuple[Add | Directed, asyncio.Future[Any]]] = deque()
+        self._streams: dict[int, Stream] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._news = asyncio.Event()
+        self._settled_runs: set[str] = set()
+        self._lease_seconds = min(
+            (pipeline.lease_seconds for pipeline in self._pipelines.values()), default=300.0
+        )
+        beats = (pipeline.heartbeat_seconds for pipeline in self._pipelines.values())
+        self._heart = heart(store, worker, min(beats, default=30.0), self._report_text)
+        self._scan_at = self._sweep_at = self._idle_check_at = float("-inf")
+        self._health_at = self._loop.time() + settings.health_seconds
+        self._in_doubt = False
+        self._troubles = 0
+        self._stop_at: float | None = None
+        self._over = False
+
+    # --- from outside ---
+
+    def wake(self) -> None:
+        """Something may have become claimable: look at once."""
+        self._scheduler.wake()
+        self._news.set()
+
+    def stop(self, grace_seconds: float | None = None) -> None:
+        """Claim no more, give attempts under way this long, release the rest uncounted."""
+        grace = self._settings.grace_seconds if grace_seconds is None else grace_seconds
+        stop_at = self._loop.time() + grace
+        self._stop_at = stop_at if self._stop_at is None else min(self._stop_at, stop_at)
+        self._news.set()
+
+    def health(self) -> Health:
+        """The state of this process at this moment."""
+        silent = self._heart.silent_seconds()
+        return report(self._scheduler, self._queues, self.tally, silent, self._loop.time())
+
+    async def add(self, add: Add) -> Added:
+        """Add items; as many as there is room for begin in the same transaction."""
+        return await self._ask(add)
+
+    async def perform(self, item: int, stage: StageKey) -> bool:
+        """Claim one item by name and begin it at once; False if that cannot be."""
+        if stage not in self._scheduler.plans or self._stop_at is not None:
+            return False
+        return await self._ask(Directed(item, stage))
+
+    async def _ask(self, request: Add | Directed) -> Any:
+        """Have the loop do something between two exchanges, and wait for its answer."""
+        if self._over:
+            raise StoreUnavailable("the manager has stopped")
+        answer: asyncio.Future[Any] = self._loop.create_future()
+        self._requests.append((request, answer))
+        self._news.set()
+        return await answer
+
+    # --- the loop ---
+
+    async def run(self, *, until_idle: bool = False) -> None:
+        """Work until stopped or, if asked so, until nothing is left to do."""
+        try:
+            await self._heart.start()
+            while True:
+                try:
+                    await self._cycle()
+                    if until_idle and self._stop_at is None and await self._is_idle():
+                        self.stop()
+                    self._troubles = 0
+                except StoreUnavailable as error:
+                    self._trouble(error)
+                if self._is_over():
+                    return
+                await self._wait(until_idle)
+        finally:
+            await self._end()
+
+    async def _cycle(self) -> None:
+        now = self._loop.time()
+        self._cut_off(now)
+        self._fence_myself(now)
+        if self._stop_at is not None:
+            self._wind_down(now)
+        if self._in_doubt:
+            await self._adopt()
+        while self._requests:
+            await self._answer(*self._requests.popleft(), now)
+        await self._exchange(now)
+        self._assign()
+        await self._save_streams(now)
+        if now >= self._sweep_at:
+            await self._sweep()
+        if now >= self._health_at:
+            await self._check_health(now)
+        if now >= self._scan_at:
+            self._scan_at = now + self._settings.scan_seconds
+            self._scheduler.wake()
+            self._news.set()
+
+    async def _answer(
+        self, request: Add | Directed, answer: asyncio.Future[Any], now: float
+    ) -> None:
+        """Do what somebody asked for, and claim in the same transaction."""
+        wishes: list[tuple[Plan, Claim]] = []
+        if isinstance(request, Directed):
+            plan = self._scheduler.plans[request.stage]
+            wishes = [(plan, plan.wish(1, request.item))]
+        elif self._stop_at is None:
+            first = (request.pipeline.name, request.pipeline.first.name)
+            plan = self._scheduler.plans[first]
+            count = min(len(request.seeds), self._scheduler.room(plan))
+            wishes = [(plan, plan.wish(count))] if count > 0 else []
+        for plan, wish in wishes:
+            plan.reserved += wish.count
+        claims = [wish for _, wish in wishes]
+        value: Any
+        claimed: Sequence[Claimed]
+        try:
+            if isinstance(request, Directed):
+                reply = await self._store.exchange(self.worker.id, [], claims)
+                claimed = reply.claimed
+                value = any(one.leases for one in claimed)
+            else:
+                value, claimed = await self._store.add(request, self.worker.id, claims)
+        except BaseException as error:
+            self._give_up(wishes)
+            if isinstance(error, OnceflowError):
+                _tell(answer, error=error)
+                return
+            raise
+        self._take_in(wishes, claimed, first=isinstance(request, Directed))
+        self._assign()
+        self._bus.poke()
+        _tell(answer, value)
+
+    async def _exchange(self, now: float) -> None:
+        """Commit what ended and claim what there is room for, in one transaction."""
+        ended, self._finished = self._finished, deque()
+        finishes = [Finish(one.lease, self._decide(one)) for one in ended]
+        freeing = Counter(one.plan.key for one in ended if one.processor is not None)
+        for one, finish in zip(ended, finishes, strict=True):
+            self._hunger_after(one.plan, finish.change)
+        wishes = [] if self._stop_at is not None else self._scheduler.wishes(freeing, now)
+        if not finishes and not wishes:
+            return
+        try:
+            reply = await self._store.exchange(
+                self.worker.id, finishes, [wish for _, wish in wishes]
+            )
+        except BaseException as error:
+            self._give_up(wishes)
+            self._finished.extendleft(reversed(ended))
+            if ended and isinstance(error, Exception) and not isinstance(error, StoreUnavailable):
+                await self._finish_one_by_one()
+                return
+            raise
+        for one, finish, kept in zip(ended, finishes, reply.kept, strict=True):
+            self._settle(one, finish.change, kept)
+        self._take_in(wishes, reply.claimed)
+        self._bus.poke()
+
+    async def _finish_one_by_one(self) -> None:
+        """The store refused a whole batch for good. Only the item that it does not like fails, so
+        that one cannot hold up the rest."""
+        while self._finished:
+            one = self._finished[0]
+            try:
+                finish = Finish(one.lease, self._decide(one))
+                reply = await self._store.exchange(self.worker.id, [finish], [])
+            except StoreUnavailable:
+                raise
+            except Exception as error:  # the store's own words go into the item's history
+                log.warning("%s: the store refused its result", one.lease.key, exc_info=error)
+                refused = Failed(f"the store refused the result: {error}", "refused", True)
+                if one.outcome == refused:
+                    raise
+                self._finished[0] = one._replace(outcome=refused)
+                continue
+            self._finished.popleft()
+            self._settle(one, finish.change, reply.kept[0])
+
+    def _give_up(self, wishes: Sequence[tuple[Plan, Claim]]) -> None:
+        """Claims got no answer: they may have been made all the same."""
+        for plan, wish in wishes:
+            self._scheduler.gave_up(plan, wish)
+        self._in_doubt = self._in_doubt or bool(wishes)
+
+    def _decide(self, one: Finished) -> Transition:
+        try:
+            return decide(one.plan.pipeline, one.lease, one.outcome)
+        except Exception as error:  # a pipeline's own lane or canonical function raised
+            return decide(one.plan.pipeline, one.lease, failure(error))
+
+    def _settle(self, one: Finished, change: Transition, kept: bool) -> None:
+        """A finish was answered: the processor is free, the item somebody else's business."""
+        lease = one.lease
+        self._queues.finished(lease.item)
+        self._streams.pop(lease.item, None)
+        if one.processor is not None and one.processor.lease is lease:
+            one.plan.pool.release(one.processor)
+        if not kept:
+            self.tally.lost += 1
+            log.info("the lease on %s was lost; its result is dropped", lease.key)
+            return
+        self._count(one.outcome, change)
+        if change.phase in SETTLED:
+            self._settled_runs.add(lease.run)
+            self._sweep_at = min(self._sweep_at, self._loop.time() + SETTLE_SECONDS)
+        if change.delay_ms is not None:
+            self._sweep_at = min(self._sweep_at, self._loop.time() + change.delay_ms / 1000)
+        if log.isEnabledFor(logging.INFO):
+            _log_transition(one, change)
+
+    def _count(self, outcome: Outcome, change: Transition) -> None:
+        if isinstance(outcome, Released):
+            self.tally.released += 1
+        elif change.phase is Phase.FAILED:
+            self.tally.failed += 1
+        elif isinstance(outcome, Failed):
+            self.tally.retried += 1
+        else:
+            self.tally.finished += 1
+
+    def _hunger_after(self, plan: Plan, change: Transition) -> None:
+        """What a transition makes claimable, in this process's view."""
+        following = self._scheduler.plans.get((plan.pipeline.name, change.stage))
+        if following is not None and change.phase is Phase.READY:
+            following.hungry = True
+        if plan.stage.bounded:
+            plan.hungry = True
+
+    def _take_in(
+        self,
+        wishes: Sequence[tuple[Plan, Claim]],
+        claimed: Sequence[Claimed],
+        *,
+        first: bool = False,
+    ) -> None:
+        """Leases came in: queue them. One that is refused is given back."""
+        now = self._loop.time()
+        for (plan, wish), one in zip(wishes, claimed, strict=True):
+            self._scheduler.took(plan, wish, one, now)
+            self.tally.claimed += len(one.leases)
+            for lease in one.leases:
+                self._queue(plan, lease, first=first)
+
+    def _queue(self, plan: Plan, lease: Lease, *, first: bool = False) -> None:
+        refusal = self._queues.enqueue(lease, first=first)
+        if refusal is not None:
+            log.info("%s was not queued in %s: %s", lease.key, lease.stage, refusal.value)
+            released = Released(f"the local queue refused it: {refusal.value}")
+            self._finished.append(Finished(plan, None, lease, released))
+
+    def _assign(self) -> None:
+        """Give what is queued to idle processors; each attempt is a task of its own."""
+        for plan, processor, lease in self._coordinator.assign(self._loop.time()):
+            task = self._loop.create_task(self._attempt(plan, processor, lease))
+            processor.attempt = task
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _attempt(self, plan: Plan, processor: Processor, lease: Lease) -> None:
+        outcome: Outcome
+        try:
+            outcome = await attempt(plan.stage, lease, self, self._processes)
+        except asyncio.CancelledError:
+            if processor.lease is not lease:  # whoever cancelled it has decided about the item
+                raise
+            outcome = Failed("the handler was cancelled from within", "cancelled", unexpected=True)
+        if processor.lease is lease:
+            self._finished.append(Finished(plan, processor, lease, outcome))
+            self._news.set()
+
+    async def _wait(self, until_idle: bool) -> None:
+        """Until something happens, or it is time for what the timers are for."""
+        if self._finished and not self._troubles:
+            await asyncio.sleep(0)
+            return
+        now = self._loop.time()
+        if self._troubles:
+            pause = min(self._settings.patience_seconds, 0.05 * 2 ** min(self._troubles, 10))
+            await asyncio.sleep(pause)
+            return
+        times = [self._scan_at, self._health_at, self._sweep_at]
+        times += [at for at in (self._scheduler.opens_at(), self._coordinator.next_at(now)) if at]
+        times += [stream.due for stream in self._streams.values() if stream.unsaved]
+        times += [at for plan in self._scheduler.plans.values() if (at := _deadline(plan))]
+        if self._stop_at is not None:
+            times.append(self._stop_at)
+        elif until_idle:
+            times.append(now + self._settings.poll_seconds)
+        try:
+            async with asyncio.timeout_at(max(min(times), now)):
+                await self._news.wait()
+        except TimeoutError:
+            pass
+        self._news.clear()
+
+    async def _is_idle(self) -> bool:
+        """Whether nothing is left to do here or, for these pipelines, anywhere."""
+        if self._finished or self._queues or self._requests or any(_busy(self._scheduler)):
+            return False
+        if self._scheduler.any_room():
+            return False
+        now = self._loop.time()
+        if now < self._idle_check_at and not self._settled_runs:
+            return False
+        self._idle_check_at = now + self._settings.poll_seconds
+        if await self._sweep():
+            return False
+        rows = [
+            row for row in await self._store.read("activity") if row["pipeline"] in self._pipelines
+        ]
+        if any(row["ready"] for row in rows):
+            self._scheduler.wake()
+        return not any(row["ready"] or row["active"] or row["backing_off"] for row in rows)
+
+    def _is_over(self) -> bool:
+        if self._stop_at is None:
+            return False
+        if not self._finished and not self._queues and not any(_busy(self._scheduler)):
+            return True
+        out_of_reach = self._troubles and self._loop.time() > self._stop_at + LAST_WORDS_SECONDS
+        return bool(out_of_reach)  # what is left will be reclaimed
+
+    async def _end(self) -> None:
+        self._over = True
+        for _, answer in self._requests:
+            _tell(answer, error=StoreUnavailable("the manager has stopped"))
+        for plan in self._scheduler.plans.values():
+            for processor in plan.pool.working():
+                plan.pool.fail(processor, "the worker stopped")
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=1)
+        await self._heart.stop()
+        self._processes.close()
+        try:
+            await self._store.leave(self.worker.id)
+        except OnceflowError as error:
+            log.warning("could not sign off: %s", error)
+
+    # --- what the cycle asks for again ---
+
+    async def _sweep(self) -> bool:
+        """Reclaim, wake what is due, open gates; whether anything moved."""
+        runs, self._settled_runs = list(self._settled_runs), set()
+        try:
+            swept = await self._store.sweep(runs)
+        except BaseException:
+            self._settled_runs.update(runs)
+            raise
+        self.tally.reclaimed += swept.reclaimed
+        now = self._loop.time()
+        self._sweep_at = now + self._settings.cleanup_seconds
+        if swept.due_in_ms is not None:
+            self._sweep_at = min(self._sweep_at, now + max(swept.due_in_ms, 1) / 1000)
+        if swept.more:
+            self._sweep_at = now
+        if swept.moved:
+            self._scheduler.wake()
+            self._bus.poke()
+            self._news.set()
+        return swept.moved or swept.more
+
+    async def _adopt(self) -> None:
+        """A claim's reply was lost: find out what it gave, by reading."""
+        held = await self._store.read("held", worker=self.worker.id)
+        self._in_doubt = False
+        known = {one.lease.item for one in self._finished}
+        for row in held:
+            plan = self._scheduler.plans.get((row["pipeline"], row["stage"]))
+            if plan is None or row["id"] in known or self._queues.holds(row["id"]):
+                continue
+            body = await self._store.read("result", item=row["id"], stage=plan.before)
+            lease = Lease(
+                row["id"], row["pipeline"], row["key"], row["stage"], row["fence"], row["attempt"],
+                row["generation"], row["run"], row["depth"], row["claimed_at"],
+                bytes(body[0]["body"]) if body else None,
+            )  # fmt: skip
+            self.tally.adopted += 1
+            log.info("found the lease on %s, whose reply was lost", lease.key)
+            self._queue(plan, lease)
+
+    async def _check_health(self, now: float) -> None:
+        """Replace processors in error, end attempts whose leases were lost, adopt hidden ones."""
+        self._health_at = now + self._settings.health_seconds
+        self.tally.checks += 1
+        for plan in self._scheduler.plans.values():
+            self.tally.replaced += plan.pool.replace_failed()
+        rows = await self._store.read("held", worker=self.worker.id)
+        held = {(row["id"], row["fence"]) for row in rows}
+        for plan, processor in _working(self._scheduler):
+            lease = processor.lease
+            if lease is not None and (lease.item, lease.fence) not in held:
+                self._lose(plan, processor, lease)
+        await self._adopt()
+        health = self.health()
+        level = logging.DEBUG if health.healthy else logging.WARNING
+        log.log(level, "health: %s", "; ".join(health.problems) or "ok")
+
+    def _lose(self, plan: Plan, processor: Processor, lease: Lease) -> None:
+        """Somebody took the lease away: the attempt is ended, what it would give is dropped."""
+        if any(one.lease is lease for one in self._finished):
+            return  # it has ended by itself; the store will say whether it is kept
+        log.info("the lease on %s was lost; its attempt is ended", lease.key)
+        self.tally.lost += 1
+        self._end_attempt(processor, plan)
+
+    def _end_attempt(self, processor: Processor, plan: Plan) -> None:
+        lease, task = processor.lease, processor.attempt
+        assert lease is not None
+        plan.pool.release(processor)
+        if task is not None:
+            task.cancel()
+        self._queues.finished(lease.item)
+        self._streams.pop(lease.item, None)
+
+    def _cut_off(self, now: float) -> None:
+        """End attempts that are past their deadlines; their processors are in error."""
+        waiting = {id(one.processor) for one in self._finished}
+        for plan in self._scheduler.plans.values():
+            for processor in plan.pool.begun_before(now - plan.stage.deadline_seconds):
+                if id(processor) in waiting:
+                    continue
+                failed = past_deadline(plan.stage)
+                lease = plan.pool.fail(processor, failed.message)
+                log.warning("%s: %s", lease.key, failed.message)
+                self.tally.expired += 1
+                self._finished.append(Finished(plan, None, lease, failed))
+
+    def _fence_myself(self, now: float) -> None:
+        """No heartbeat for two thirds of a lease: stop my own work before others take it over."""
+        if self._heart.silent_seconds() < self._lease_seconds * 2 / 3:
+            return
+        working = [(plan, processor) for plan, processor in _working(self._scheduler)]
+        if not working and not self._queues:
+            return
+        log.warning("no heartbeat could be written for too long; all work here is stopped")
+        self.tally.fenced += 1
+        waiting = {id(one.processor) for one in self._finished}
+        for plan, processor in working:
+            if id(processor) not in waiting and processor.lease is not None:
+                lease = processor.lease
+                self._end_attempt(processor, plan)
+                self._finished.append(
+                    Finished(plan, None, lease, Released("no heartbeat could be written"))
+                )
+        self._give_back_queued("no heartbeat could be written")
+
+    def _wind_down(self, now: float) -> None:
+        """A stop: what is queued goes back at once, what runs when its grace is over."""
+        self._give_back_queued("the worker stopped")
+        if self._stop_at is None or now < self._stop_at:
+            return
+        waiting = {id(one.processor) for one in self._finished}
+        for plan, processor in list(_working(self._scheduler)):
+            if id(processor) not in waiting and processor.lease is not None:
+                lease = processor.lease
+                self._end_attempt(processor, plan)
+                self._finished.append(Finished(plan, None, lease, Released()))
+
+    def _give_back_queued(self, why: str) -> None:
+        for lease in self._queues.empty():
+            plan = self._scheduler.plans[lease.pipeline, lease.stage]
+            self._finished.append(Finished(plan, None, lease, Released(why)))
+
+    def _trouble(self, error: StoreUnavailable) -> None:
+        if not self._troubles:
+            log.warning("%s; trying again", error)
+        self._troubles += 1
+
+    # --- what handlers ask for ---
+
+    def emit(self, lease: Lease, kind: str, fields: dict[str, Any]) -> None:
+        """A handler streams. Called from its thread or from the loop."""
+        if kind not in self._pipelines[lease.pipeline].events:
+            raise Permanent(
+                f"unknown event kind {kind!r}; declare it with Pipeline(events=...)",
+                code="unknown_event",
+            )
+        try:
+            on_loop = asyncio.get_running_loop() is self._loop
+        except RuntimeError:
+            on_loop = False
+        if on_loop:
+            self._emit(lease, kind, fields)
+        else:
+            self._loop.call_soon_threadsafe(self._emit, lease, kind, fields)
+
+    def _emit(self, lease: Lease, kind: str, fields: dict[str, Any]) -> None:
+        stream = self._streams.get(lease.item)
+        if stream is None or stream.lease is not lease:
+            if not self._queues.holds(lease.item):
+                return  # a left-behind thread of a lost lease
+            stream = self._streams[lease.item] = Stream(lease)
+        offset = len(stream.text)
+        text = fields.get("text")
+        if isinstance(text, str):
+            fields = {**fields, "text": clean(text)}
+            stream.text += fields["text"]
+            self._news.set()
+        live = Live(
+            lease.item, lease.pipeline, lease.key, lease.stage, kind, lease.fence, offset, fields
+        )
+        self._bus.push(live)
+
+    async def _save_streams(self, now: float) -> None:
+        """Keep the text in progress, so that who comes late can read what came before."""
+        for stream in list(self._streams.values()):
+            if not stream.unsaved or now < stream.due:
+                continue
+            length = len(stream.text)
+            stream.due = now + self._settings.partial_seconds
+            held = await self._store.renew(stream.lease, stream.text)
+            stream.saved = length
+            if not held:
+                self._streams.pop(stream.lease.item, None)
+                for plan, processor in _working(self._scheduler):
+                    if processor.lease is stream.lease:
+                        self._lose(plan, processor, stream.lease)
+                        break
+
+    def run_items(self, run: str, phase: str) -> AsyncIterator[Item]:
+        return run_items(self._store, self._pipelines, run, phase)
+
+    async def result(self, item: int, stage: str) -> Json:
+        rows = await self._store.read("result", item=item, stage=stage)
+        return decode(bytes(rows[0]["body"])) if rows else None
+
+    def _report_text(self) -> str:
+        return self.health().as_json()
+
+
+SETTLE_SECONDS = 0.05
+"""After an item is settled, how soon its run's gate is asked for, unless the work ends earlier."""
+LAST_WORDS_SECONDS = 10.0
+"""How long a stop goes on trying to release leases in a database that does not answer."""
+
+
+def _tell(
+    answer: asyncio.Future[Any], value: Any = None, error: BaseException | None = None
+) -> None:
+    """Answer somebody who may have gone away."""
+    if answer.done():
+        return
+    if error is None:
+        answer.set_result(value)
+    else:
+        answer.set_exception(error)
+
+
+def _plans(pipeline: Pipeline) -> Iterable[Plan]:
+    """The stages of a pipeline in the order of their priority, each with a pool of its own."""
+    before = {following.name: stage.name for stage in pipeline.stages
+              if (following := pipeline.after(stage.name)) is not None}  # fmt: skip
+    for stage in pipeline.every_stage:
+        pool = Pool(stage.name, stage.processors, _log_processor)
+        key = (pipeline.name, stage.name)
+        yield Plan(pipeline, stage, before.get(stage.name, ""), pool, key)
+
+
+def _log_processor(processor: Processor) -> None:
+    if log.isEnabledFor(logging.DEBUG):
+        log.debug("%s is %s", processor.name, processor.state.value)
+
+
+def _working(scheduler: Scheduler) -> list[tuple[Plan, Processor]]:
+    return [
+        (plan, processor)
+        for plan in scheduler.plans.values()
+        for processor in plan.pool.working()
+    ]
+
+
+def _busy(scheduler: Scheduler) -> Iterable[bool]:
+    return (plan.pool.busy > 0 for plan in scheduler.plans.values())
+
+
+def _deadline(plan: Plan) -> float | None:
+    oldest = plan.pool.oldest()
+    return None if oldest is None else oldest + plan.stage.deadline_seconds
+
+
+def _log_transition(one: Finished, change: Transition) -> None:
+    lease = one.lease
+    state = one.plan.pipeline.state(change.stage, change.phase)
+    for event in change.events:
+        log.info(
+            "%s %s %s: %s", lease.pipeline, lease.key, event.kind, state,
+            extra={
+                "pipeline": lease.pipeline, "key": lease.key, "item": lease.item,
+                "run": lease.run, "stage": lease.stage, "phase": str(change.phase),
+                "state": state, "fence": lease.fence, "attempt": lease.attempt,
+                "kind": event.kind,
+            },
+        )  # fmt: skip

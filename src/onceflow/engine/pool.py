@@ -1,0 +1,143 @@
+"""The processors of one stage: each works on one lease at a time.
+
+A processor is `idle`, `busy`, or `error`: past its deadline, its item given back, out of service
+until the next health check replaces it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+from onceflow.core.item import Lease
+
+
+class ProcessorState(StrEnum):
+    IDLE = "idle"
+    BUSY = "busy"
+    ERROR = "error"
+
+
+class Attempt(Protocol):
+    """What a processor runs and may have to end: a task."""
+
+    def cancel(self) -> bool: ...
+
+
+@dataclass(slots=True, eq=False)
+class Processor:
+    """One place where one attempt can run."""
+
+    name: str
+    state: ProcessorState = ProcessorState.IDLE
+    lease: Lease | None = None
+    since: float = 0.0
+    """When the attempt began, on the loop's clock."""
+    attempt: Attempt | None = None
+    error: str | None = None
+
+
+class Pool:
+    """The processors of one stage."""
+
+    def __init__(
+        self, stage: str, count: int, changed: Callable[[Processor], None] | None = None
+    ) -> None:
+        self.processors = [Processor(f"{stage}-processor-{at}") for at in range(1, count + 1)]
+        self._idle = list(reversed(self.processors))
+        self._busy: dict[int, Processor] = {}  # by item, in the order they began
+        self._changed = changed
+
+    @property
+    def idle(self) -> int:
+        return len(self._idle)
+
+    @property
+    def busy(self) -> int:
+        return len(self._busy)
+
+    def assign(self, lease: Lease, now: float) -> Processor:
+        """Give a lease to an idle processor."""
+        processor = self._idle.pop()
+        processor.state = ProcessorState.BUSY
+        processor.lease = lease
+        processor.since = now
+        self._busy[lease.item] = processor
+        if self._changed is not None:
+            self._changed(processor)
+        return processor
+
+    def holds(self, processor: Processor, lease: Lease) -> bool:
+        """Whether that attempt is still the one the processor works on."""
+        return processor.lease is lease
+
+    def release(self, processor: Processor) -> None:
+        """A processor is free again."""
+        assert processor.lease is not None
+        del self._busy[processor.lease.item]
+        processor.state = ProcessorState.IDLE
+        processor.lease = processor.attempt = None
+        self._idle.append(processor)
+        if self._changed is not None:
+            self._changed(processor)
+
+    def fail(self, processor: Processor, error: str) -> Lease:
+        """Take a processor out of service; the lease it had."""
+        lease = processor.lease
+        assert lease is not None
+        del self._busy[lease.item]
+        processor.state = ProcessorState.ERROR
+        processor.error = error
+        processor.lease = None
+        if processor.attempt is not None:
+            processor.attempt.cancel()
+            processor.attempt = None
+        if self._changed is not None:
+            self._changed(processor)
+        return lease
+
+    def replace_failed(self) -> int:
+        """Put a fresh processor in the place of each that is in error; how many there were."""
+        count = 0
+        for processor in self.processors:
+            if processor.state is ProcessorState.ERROR:
+                count += 1
+                processor.state = ProcessorState.IDLE
+                processor.error = None
+                self._idle.append(processor)
+                if self._changed is not None:
+                    self._changed(processor)
+        return count
+
+    def begun_before(self, time: float) -> Iterator[Processor]:
+        """The busy processors whose attempts began before that time."""
+        for processor in list(self._busy.values()):
+            if processor.since > time:
+                return
+            yield processor
+
+    def oldest(self) -> float | None:
+        """When the longest attempt under way began."""
+        for processor in self._busy.values():
+            return processor.since
+        return None
+
+    def working(self) -> list[Processor]:
+        return list(self._busy.values())
+
+    def of(self, item: int) -> Processor | None:
+        return self._busy.get(item)
+
+
+def cancel_all(pools: list[Pool]) -> list[asyncio.Task[None]]:
+    """End every attempt under way; the tasks to wait for."""
+    tasks: list[asyncio.Task[None]] = []
+    for pool in pools:
+        for processor in pool.working():
+            if isinstance(processor.attempt, asyncio.Task):
+                processor.attempt.cancel()
+                tasks.append(processor.attempt)
+    return tasks

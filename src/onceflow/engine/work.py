@@ -1,0 +1,127 @@
+"""What a handler gets: one lease's work, and the few things it may ask for."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from onceflow.core.errors import Permanent
+from onceflow.core.item import Item, Json, Lease
+from onceflow.core.transition import decode
+
+
+class Desk(Protocol):
+    """Where a handler's questions go: the manager answers them, no handler reaches the store."""
+
+    def emit(self, lease: Lease, kind: str, fields: dict[str, Any]) -> None: ...
+
+    def run_items(self, run: str, phase: str) -> AsyncIterator[Item]: ...
+
+    async def result(self, item: int, stage: str) -> Json: ...
+
+
+class Work:
+    """One attempt at one item's stage.
+
+    `input` is the result of the stage before, or what came with the item for the first stage. A
+    test makes one by hand, `Work("https://a.test/", input={"text": "…"})`, and finds in `emitted`
+    what the handler told its watchers.
+    """
+
+    __slots__ = (
+        "_desk", "_lease", "attempt", "depth", "emitted", "generation", "input", "key", "pipeline",
+        "run", "stage",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        key: str,
+        input: Json = None,
+        pipeline: str = "",
+        stage: str = "",
+        run: str = "",
+        depth: int = 0,
+        attempt: int = 1,
+        generation: int = 1,
+        lease: Lease | None = None,
+        desk: Desk | None = None,
+    ) -> None:
+        self.key = key
+        self.input = input
+        self.pipeline = pipeline
+        self.stage = stage
+        self.run = run
+        self.depth = depth
+        self.attempt = attempt
+        self.generation = generation
+        self.emitted: list[tuple[str, dict[str, Any]]] = []
+        self._lease = lease
+        self._desk = desk
+
+    def __repr__(self) -> str:
+        return f"Work({self.key!r}, stage={self.stage!r}, attempt={self.attempt})"
+
+    @property
+    def idempotency_key(self) -> str:
+        """The same for every attempt at this stage: pass it on to whoever must not act twice."""
+        return f"{self.pipeline}/{self.key}/{self.stage}"
+
+    def emit(self, kind: str, **fields: Any) -> None:
+        """Tell live watchers. Not stored: a watcher may miss it. `text` adds to the item's text."""
+        if self._desk is None or self._lease is None:
+            self.emitted.append((kind, fields))
+        else:
+            self._desk.emit(self._lease, kind, fields)
+
+    async def result(self, stage: str) -> Json:
+        """The stored result of an earlier stage of this item."""
+        desk, lease = self._asked("result")
+        return await desk.result(lease.item, stage)
+
+    def finished_items(self) -> AsyncIterator[Item]:
+        """The completed items of this run, each with the result of its last stage."""
+        desk, _ = self._asked("finished_items")
+        return desk.run_items(self.run, "done")
+
+    def failed_items(self) -> AsyncIterator[Item]:
+        """The failed items of this run, each with its error."""
+        desk, _ = self._asked("failed_items")
+        return desk.run_items(self.run, "failed")
+
+    def _asked(self, what: str) -> tuple[Desk, Lease]:
+        if self._desk is None or self._lease is None:
+            raise Permanent(f"work.{what} needs an engine; here there is none", code="no_engine")
+        return self._desk, self._lease
+
+
+def work_for(lease: Lease, desk: Desk | None) -> Work:
+    """The work of a lease; without a desk it can be sent to another process."""
+    return Work(
+        lease.key,
+        decode(lease.data),
+        lease.pipeline,
+        lease.stage,
+        lease.run,
+        lease.depth,
+        lease.attempt,
+        lease.generation,
+        None if desk is None else lease,
+        desk,
+    )
+
+
+@dataclass(slots=True)
+class Stream:
+    """The text of one attempt in progress."""
+
+    lease: Lease
+    text: str = ""
+    saved: int = 0
+    """How many characters of it are stored."""
+    due: float = 0.0
+    """When it may be stored next, on the loop's clock."""
+
+    @property
+    def unsaved(self) -> bool:
+        return len(self.text) > self.saved

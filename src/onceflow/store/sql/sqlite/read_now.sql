@@ -1,0 +1,2 @@
+-- what time it is for this database.
+SELECT :now AS now

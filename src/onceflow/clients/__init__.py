@@ -3,8 +3,22 @@
 Importing this loads none of the libraries behind it; each is loaded at its first use.
 """
 
+from onceflow.clients.embed import Embedder
 from onceflow.clients.http import Headers, Http, Page
+from onceflow.clients.llm import Llm, LlmLimits, Price, Stream, Usage
 from onceflow.clients.settings import FetchSettings
 from onceflow.clients.urls import canonical
 
-__all__ = ["FetchSettings", "Headers", "Http", "Page", "canonical"]
+__all__ = [
+    "Embedder",
+    "FetchSettings",
+    "Headers",
+    "Http",
+    "Llm",
+    "LlmLimits",
+    "Page",
+    "Price",
+    "Stream",
+    "Usage",
+    "canonical",
+]

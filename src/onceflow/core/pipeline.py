@@ -16,8 +16,9 @@ Handler = Callable[..., Any]
 NAME = re.compile(r"[a-z][a-z0-9_-]{0,62}")
 STATE = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,62}")
 RESERVED = frozenset(
-    "select insert update delete create drop alter table from where order group join union".split()
-)
+    ("select", "insert", "update", "delete", "create", "drop", "alter", "table", "from", "where",
+     "order", "group", "join", "union")
+)  # fmt: skip
 GATE_KEY = "gate:"
 """The gate's item has this key followed by its run; no other key may begin so."""
 
@@ -214,9 +215,7 @@ def _named(stage: Stage) -> Stage:
 
 def _followers(stages: tuple[Stage, ...]) -> dict[str, str | None]:
     below = [*[stage.name for stage in stages[1:]], None]
-    return {
-        stage.name: stage.next or name for stage, name in zip(stages, below, strict=True)
-    }
+    return {stage.name: stage.next or name for stage, name in zip(stages, below, strict=True)}
 
 
 def _check(pipeline: Pipeline, every: tuple[Stage, ...]) -> None:
@@ -280,7 +279,9 @@ def _check_stage(pipeline: Pipeline, stage: Stage, refuse: Callable[[str], None]
     if stage.lane is not None:
         bounds["lane limit"] = stage.lane.limit
         if stage.lane.spacing_seconds < 0:
-            refuse(f"{whose}: lane spacing_seconds is {stage.lane.spacing_seconds}; it must be >= 0")
+            refuse(
+                f"{whose}: lane spacing_seconds is {stage.lane.spacing_seconds}; it must be >= 0"
+            )
     for name, value in bounds.items():
         if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
             refuse(f"{whose}: {name} is {value!r}; it must be a whole number")
@@ -309,7 +310,7 @@ def _check_way(pipeline: Pipeline, refuse: Callable[[str], None]) -> None:
 def _check_states(pipeline: Pipeline, refuse: Callable[[str], None]) -> None:
     ends = {"done": pipeline.done, "failed": pipeline.failed, "cancelled": pipeline.cancelled}
     for what, state in ends.items():
-        if not isinstance(state, str) or not STATE.fullmatch(state):
+        if not STATE.fullmatch(state):
             refuse(f"state name {state!r} for {what} is not allowed; use letters, 0-9, _ and -")
     if len(set(ends.values())) < len(ends):
         refuse(f"done, failed and cancelled need three names, not {sorted(ends.values())}")

@@ -16,10 +16,10 @@ KEY_CHARS_MAX = 8192
 RESULT_BYTES_MAX = 16 * 1024 * 1024
 ERROR_CHARS_MAX = 2000
 COMPRESS_FROM_BYTES = 512
+ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
+class Usage(NamedTuple):
     """What an attempt spent, counted against its runs' ceilings."""
 
     tokens: int = 0
@@ -124,23 +124,22 @@ def _finish(pipeline: Pipeline, stage: Stage, lease: Lease, done: Done) -> Trans
                 f"declare it with Pipeline(events=...)",
                 code="unknown_event",
             )
-    events = tuple(NewEvent(kind) for kind in done.events) or PLAINLY_FINISHED
-    children = tuple(_child(pipeline, lease, child) for child in done.children)
-    aliases = tuple(canonical_key(pipeline, alias) for alias in done.aliases)
+    events: tuple[NewEvent, ...] = PLAINLY_FINISHED
+    children: tuple[Seed, ...] = ()
+    aliases: tuple[str, ...] = ()
+    if done.events:
+        events = tuple(NewEvent(kind) for kind in done.events)
+    if done.children:
+        children = tuple(_child(pipeline, lease, child) for child in done.children)
+    if done.aliases:
+        aliases = tuple(canonical_key(pipeline, alias) for alias in done.aliases)
     following = pipeline.after(stage.name)
     if following is None:
         place = stage.name, Phase.DONE, lease.attempt, ""
     else:
         phase = Phase.WAITING if following.held else Phase.READY
         place = following.name, phase, 0, pipeline.lane_of(following, lease.key)
-    return Transition(
-        *place,
-        result=body,
-        events=events,
-        children=children,
-        aliases=aliases,
-        usage=done.usage,
-    )
+    return Transition(*place, None, body, None, None, events, children, aliases, done.usage)
 
 
 def _fail(pipeline: Pipeline, stage: Stage, lease: Lease, failed: Failed) -> Transition:
@@ -208,9 +207,8 @@ def outcome_of(value: Any) -> Done:
 def encode(result: Json, key: str, stage: str) -> bytes:
     """A result as it is stored: UTF-8 JSON, compressed when that is worth it."""
     try:
-        body = json.dumps(result, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-        raw = body.encode()
-    except UnicodeEncodeError:
+        raw = ENCODER.encode(result).encode()
+    except UnicodeEncodeError:  # lone surrogates: as escapes they are kept
         raw = json.dumps(result, separators=(",", ":")).encode()
     except (TypeError, ValueError, RecursionError) as error:
         raise Permanent(
@@ -231,7 +229,7 @@ def decode(body: bytes | None) -> Json:
     """What `encode` was given. A zlib stream begins with an x, which no JSON text does."""
     if body is None:
         return None
-    return json.loads(zlib.decompress(body) if body[:1] == b"x" else body)
+    return json.loads((zlib.decompress(body) if body[:1] == b"x" else body).decode())
 
 
 def _child(pipeline: Pipeline, lease: Lease, child: str | Seed) -> Seed:
@@ -240,7 +238,7 @@ def _child(pipeline: Pipeline, lease: Lease, child: str | Seed) -> Seed:
     return Seed(key, seed.data, seed.priority, lease.depth + 1)
 
 
-def canonical_key(pipeline: Pipeline, key: str) -> str:
+def canonical_key(pipeline: Pipeline, key: Any) -> str:
     """The one spelling of a key; a Permanent that says why if it cannot be one."""
     if not isinstance(key, str) or not key.strip():
         raise Permanent(f"{key!r} is not a key; give a non-empty text", code="bad_key")

@@ -10,6 +10,7 @@ import os
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from enum import Enum
 from typing import Any, TypeVar
 
 from onceflow.core.item import Lease
@@ -50,18 +51,34 @@ class Processes:
             self._pool = None
 
 
-async def attempt(stage: Stage, lease: Lease, desk: Desk, processes: Processes) -> Outcome:
+class Way(Enum):
+    """Where a handler runs."""
+
+    LOOP = "async def"
+    THREAD = "def"
+    PROCESS = "cpu=True"
+
+
+def way_of(stage: Stage) -> Way:
+    if stage.cpu:
+        return Way.PROCESS
+    return Way.LOOP if is_async(stage.handler) else Way.THREAD
+
+
+async def attempt(
+    stage: Stage, way: Way, lease: Lease, desk: Desk, processes: Processes
+) -> Outcome:
     """Run the stage's handler once and say how it ended. Nothing that a handler raises gets out,
     but a cancellation: whoever cancels has decided about the item already."""
     try:
-        if stage.cpu:
-            value = await processes.run(stage.handler, work_for(lease, None))
-        elif is_async(stage.handler):
+        if way is Way.LOOP:
             value = await stage.handler(work_for(lease, desk))
+        elif way is Way.PROCESS:
+            value = await processes.run(stage.handler, work_for(lease, None))
         else:
             value = await in_thread(stage.handler, work_for(lease, desk))
-        if inspect.isawaitable(value):  # a plain def that gave a coroutine back
-            value = await value
+            if inspect.isawaitable(value):  # a plain def that gave a coroutine back
+                value = await value
         return outcome_of(value)
     except (Exception, SystemExit) as error:
         failed = failure(error)
@@ -114,5 +131,3 @@ def past_deadline(stage: Stage) -> Failed:
         "make the handler quicker",
         "deadline",
     )
-
-

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 BACKLOG_MAX = 10_000
-"""Live messages one slow watcher may have waiting; older ones are dropped, the store has the rest."""
+"""Live messages one slow watcher may have waiting; older ones are dropped."""
 
 
 @dataclass(frozen=True, slots=True)

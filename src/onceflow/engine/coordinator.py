@@ -43,8 +43,6 @@ class Coordinator:
         times = [
             max(now, plan.assigned_at + self._cycle_seconds)
             for plan in self._scheduler.plans.values()
-            if plan.stage.assign_max is not None
-            and plan.pool.idle
-            and self._queues.size(plan.key)
+            if plan.stage.assign_max is not None and plan.pool.idle and self._queues.size(plan.key)
         ]
         return min(times, default=None)

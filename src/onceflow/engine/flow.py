@@ -228,7 +228,9 @@ class Flow:
             return self.pipelines[pipeline]
         except KeyError:
             names = ", ".join(self.pipelines) or "none"
-            raise PipelineError(f"there is no pipeline {pipeline!r} here; there is {names}") from None
+            raise PipelineError(
+                f"there is no pipeline {pipeline!r} here; there is {names}"
+            ) from None
 
     async def items(
         self,
@@ -343,7 +345,7 @@ class Flow:
                 self.bus.unsubscribe(subscription)
 
     async def live(self) -> AsyncIterator[Live]:
-        """Text as handlers in this process stream it. Not stored; `partial` has what came before."""
+        """Text as handlers in this process stream it; `partial` has what came before."""
         subscription = self.bus.subscribe()
         try:
             while True:
@@ -446,9 +448,7 @@ class Flow:
         count = after = 0
         while page := await self._page(chosen, after, PAGE):
             after = page[-1]["id"]
-            targets = [
-                Target(row["id"], row["version"], self._lane(row, stage)) for row in page
-            ]
+            targets = [Target(row["id"], row["version"], self._lane(row, stage)) for row in page]
             if dry_run:
                 count += len(targets)
             else:
@@ -484,9 +484,7 @@ class Flow:
         if chosen.ids is not None:
             ids = [item for item in chosen.ids if item > after][:limit]
             rows = [row for item in ids for row in await self.store.read("item", id=item)]
-            return [
-                row for row in rows if chosen.phases is None or row["phase"] in chosen.phases
-            ]
+            return [row for row in rows if chosen.phases is None or row["phase"] in chosen.phases]
         parameters = {
             "after": after,
             "most": limit,
@@ -556,5 +554,3 @@ def _name(pipeline: Pipeline | str | None) -> str | None:
 
 def _spaced(words: Iterable[str]) -> str:
     return f" {' '.join(words)} "
-
-

@@ -70,8 +70,10 @@ class ThreadHeart:
                     async with asyncio.timeout(self._seconds):
                         await store.beat(self._worker, self._report())
                     self._beat_at = sent
-                except (OnceflowError, TimeoutError) as error:
-                    log.warning("the heartbeat was not written: %s", error or "no answer in time")
+                except TimeoutError:
+                    log.warning("the heartbeat got no answer in time")
+                except OnceflowError as error:
+                    log.warning("the heartbeat was not written: %s", error)
         finally:
             if store is not self._store:
                 await store.close()

@@ -26,7 +26,7 @@ from onceflow.core.transition import (
     decode,
     failure,
 )
-from onceflow.engine.attempt import Processes, attempt, past_deadline
+from onceflow.engine.attempt import Processes, attempt, past_deadline, way_of
 from onceflow.engine.bus import Bus, Live
 from onceflow.engine.coordinator import Coordinator
 from onceflow.engine.health import Health, Tally, report
@@ -85,7 +85,7 @@ class Manager:
         self._finished: deque[Finished] = deque()
         self._requests: deque[tuple[Add | Directed, asyncio.Future[Any]]] = deque()
         self._streams: dict[int, Stream] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._left_behind: set[asyncio.Task[None]] = set()
         self._news = asyncio.Event()
         self._settled_runs: set[str] = set()
         self._lease_seconds = min(
@@ -121,13 +121,15 @@ class Manager:
 
     async def add(self, add: Add) -> Added:
         """Add items; as many as there is room for begin in the same transaction."""
-        return await self._ask(add)
+        added: Added = await self._ask(add)
+        return added
 
     async def perform(self, item: int, stage: StageKey) -> bool:
         """Claim one item by name and begin it at once; False if that cannot be."""
         if stage not in self._scheduler.plans or self._stop_at is not None:
             return False
-        return await self._ask(Directed(item, stage))
+        begun: bool = await self._ask(Directed(item, stage))
+        return begun
 
     async def _ask(self, request: Add | Directed) -> Any:
         """Have the loop do something between two exchanges, and wait for its answer."""
@@ -166,8 +168,11 @@ class Manager:
             self._wind_down(now)
         if self._in_doubt:
             await self._adopt()
-        while self._requests:
-            await self._answer(*self._requests.popleft(), now)
+        if self._requests:
+            while self._requests:
+                await self._answer(*self._requests.popleft(), now)
+            self._news.set()  # let what was claimed begin before anything else is asked
+            return
         await self._exchange(now)
         self._assign()
         await self._save_streams(now)
@@ -226,10 +231,11 @@ class Manager:
         wishes = [] if self._stop_at is not None else self._scheduler.wishes(freeing, now)
         if not finishes and not wishes:
             return
+        claims = [wish for _, wish in wishes]
+        asked = asyncio.ensure_future(self._store.exchange(self.worker.id, finishes, claims))
+        self._assign()  # what the exchange before brought in runs while this one is under way
         try:
-            reply = await self._store.exchange(
-                self.worker.id, finishes, [wish for _, wish in wishes]
-            )
+            reply = await asked
         except BaseException as error:
             self._give_up(wishes)
             self._finished.extendleft(reversed(ended))
@@ -337,15 +343,12 @@ class Manager:
     def _assign(self) -> None:
         """Give what is queued to idle processors; each attempt is a task of its own."""
         for plan, processor, lease in self._coordinator.assign(self._loop.time()):
-            task = self._loop.create_task(self._attempt(plan, processor, lease))
-            processor.attempt = task
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            processor.attempt = self._loop.create_task(self._attempt(plan, processor, lease))
 
     async def _attempt(self, plan: Plan, processor: Processor, lease: Lease) -> None:
         outcome: Outcome
         try:
-            outcome = await attempt(plan.stage, lease, self, self._processes)
+            outcome = await attempt(plan.stage, plan.way, lease, self, self._processes)
         except asyncio.CancelledError:
             if processor.lease is not lease:  # whoever cancelled it has decided about the item
                 raise
@@ -410,11 +413,10 @@ class Manager:
         self._over = True
         for _, answer in self._requests:
             _tell(answer, error=StoreUnavailable("the manager has stopped"))
-        for plan in self._scheduler.plans.values():
-            for processor in plan.pool.working():
-                plan.pool.fail(processor, "the worker stopped")
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=1)
+        for plan, processor in _working(self._scheduler):
+            self._end_attempt(processor, plan)
+        if self._left_behind:
+            await asyncio.wait(self._left_behind, timeout=1)
         await self._heart.stop()
         self._processes.close()
         try:
@@ -490,13 +492,20 @@ class Manager:
         self._end_attempt(processor, plan)
 
     def _end_attempt(self, processor: Processor, plan: Plan) -> None:
-        lease, task = processor.lease, processor.attempt
+        lease = processor.lease
         assert lease is not None
+        self._cancel(processor)
         plan.pool.release(processor)
-        if task is not None:
-            task.cancel()
         self._queues.finished(lease.item)
         self._streams.pop(lease.item, None)
+
+    def _cancel(self, processor: Processor) -> None:
+        """End an attempt. It may take its time, or never notice: the processor does not wait."""
+        task = processor.attempt
+        if task is not None and not task.done():
+            task.cancel()
+            self._left_behind.add(task)
+            task.add_done_callback(self._left_behind.discard)
 
     def _cut_off(self, now: float) -> None:
         """End attempts that are past their deadlines; their processors are in error."""
@@ -506,6 +515,7 @@ class Manager:
                 if id(processor) in waiting:
                     continue
                 failed = past_deadline(plan.stage)
+                self._cancel(processor)
                 lease = plan.pool.fail(processor, failed.message)
                 log.warning("%s: %s", lease.key, failed.message)
                 self.tally.expired += 1
@@ -639,7 +649,7 @@ def _plans(pipeline: Pipeline) -> Iterable[Plan]:
     for stage in pipeline.every_stage:
         pool = Pool(stage.name, stage.processors, _log_processor)
         key = (pipeline.name, stage.name)
-        yield Plan(pipeline, stage, before.get(stage.name, ""), pool, key)
+        yield Plan(pipeline, stage, before.get(stage.name, ""), pool, key, way_of(stage))
 
 
 def _log_processor(processor: Processor) -> None:
@@ -649,9 +659,7 @@ def _log_processor(processor: Processor) -> None:
 
 def _working(scheduler: Scheduler) -> list[tuple[Plan, Processor]]:
     return [
-        (plan, processor)
-        for plan in scheduler.plans.values()
-        for processor in plan.pool.working()
+        (plan, processor) for plan in scheduler.plans.values() for processor in plan.pool.working()
     ]
 
 

@@ -10,7 +10,6 @@ import asyncio
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol
 
 from onceflow.core.item import Lease
 
@@ -19,12 +18,6 @@ class ProcessorState(StrEnum):
     IDLE = "idle"
     BUSY = "busy"
     ERROR = "error"
-
-
-class Attempt(Protocol):
-    """What a processor runs and may have to end: a task."""
-
-    def cancel(self) -> bool: ...
 
 
 @dataclass(slots=True, eq=False)
@@ -36,7 +29,7 @@ class Processor:
     lease: Lease | None = None
     since: float = 0.0
     """When the attempt began, on the loop's clock."""
-    attempt: Attempt | None = None
+    attempt: asyncio.Task[None] | None = None
     error: str | None = None
 
 
@@ -70,10 +63,6 @@ class Pool:
             self._changed(processor)
         return processor
 
-    def holds(self, processor: Processor, lease: Lease) -> bool:
-        """Whether that attempt is still the one the processor works on."""
-        return processor.lease is lease
-
     def release(self, processor: Processor) -> None:
         """A processor is free again."""
         assert processor.lease is not None
@@ -91,10 +80,7 @@ class Pool:
         del self._busy[lease.item]
         processor.state = ProcessorState.ERROR
         processor.error = error
-        processor.lease = None
-        if processor.attempt is not None:
-            processor.attempt.cancel()
-            processor.attempt = None
+        processor.lease = processor.attempt = None
         if self._changed is not None:
             self._changed(processor)
         return lease
@@ -127,17 +113,3 @@ class Pool:
 
     def working(self) -> list[Processor]:
         return list(self._busy.values())
-
-    def of(self, item: int) -> Processor | None:
-        return self._busy.get(item)
-
-
-def cancel_all(pools: list[Pool]) -> list[asyncio.Task[None]]:
-    """End every attempt under way; the tasks to wait for."""
-    tasks: list[asyncio.Task[None]] = []
-    for pool in pools:
-        for processor in pool.working():
-            if isinstance(processor.attempt, asyncio.Task):
-                processor.attempt.cancel()
-                tasks.append(processor.attempt)
-    return tasks

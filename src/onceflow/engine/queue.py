@@ -83,9 +83,7 @@ class Queues:
         stage = self._queued.pop(item, None)
         if stage is None:
             return False
-        self._waiting[stage] = deque(
-            lease for lease in self._waiting[stage] if lease.item != item
-        )
+        self._waiting[stage] = deque(lease for lease in self._waiting[stage] if lease.item != item)
         return True
 
     def size(self, stage: StageKey) -> int:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from onceflow.core.pipeline import Pipeline, Stage
+from onceflow.engine.attempt import Way
 from onceflow.engine.pool import Pool
 from onceflow.engine.queue import Queues, StageKey
 from onceflow.store.base import Claim, Claimed
@@ -25,6 +26,7 @@ class Plan:
     before: str
     pool: Pool
     key: StageKey
+    way: Way
     hungry: bool = True
     reserved: int = 0
     """Room that a claim under way may fill."""
@@ -99,4 +101,3 @@ class Scheduler:
     def any_room(self) -> bool:
         """Whether a hungry stage could take something in."""
         return any(plan.hungry and self.room(plan) > 0 for plan in self.plans.values())
-

@@ -53,9 +53,7 @@ class Settings:
             if low is not None and high is not None and not low <= value <= high:
                 raise SettingsError(f"{name} is {value}; it must be between {low} and {high}")
         if self.durability not in ("full", "normal"):
-            raise SettingsError(
-                f"durability is {self.durability!r}; it must be 'full' or 'normal'"
-            )
+            raise SettingsError(f"durability is {self.durability!r}; it must be 'full' or 'normal'")
 
     def as_dict(self) -> dict[str, Any]:
         return {field.name: getattr(self, field.name) for field in fields(self)}

@@ -19,7 +19,9 @@ async def why(store: Store, item: Row, states: States) -> str:
     if phase is Phase.DONE:
         return f"{state}: it is done, there is nothing left to do"
     if phase is Phase.FAILED:
-        return f"{state}: {item['error']} (code {item['error_code']}); `onceflow retry` opens it again"
+        return (
+            f"{state}: {item['error']} (code {item['error_code']}); `onceflow retry` opens it again"
+        )
     if phase is Phase.CANCELLED:
         return f"{state}: {item['error']}; `onceflow retry` opens it again"
     if phase is Phase.WAITING:
@@ -45,7 +47,10 @@ def _active(item: Row, state: str, stage: Row | None, workers: list[Row], now: i
     lease_ms = stage["lease_ms"] if stage else 0
     where = f"{holder['host']} pid {holder['pid']}"
     if silent > lease_ms:
-        return f"{state}: its worker ({where}) is silent for {seconds(silent)}; the next sweep takes it back"
+        return (
+            f"{state}: its worker ({where}) is silent for {seconds(silent)}; "
+            "the next sweep takes it back"
+        )
     return (
         f"{state}: attempt {item['attempt']} is being worked on by {where}, heartbeat "
         f"{seconds(silent)} ago"
@@ -58,7 +63,9 @@ async def _ready(
     if stage is not None and stage["paused_at"] is not None:
         since = seconds(now - stage["paused_at"])
         because = f" ({stage['paused_why']})" if stage["paused_why"] else ""
-        return f"{state}: stage {item['stage']!r} is paused since {since}{because}; `onceflow resume`"
+        return (
+            f"{state}: stage {item['stage']!r} is paused since {since}{because}; `onceflow resume`"
+        )
     run = await store.read("run", id=item["run"])
     if run and run[0]["halted"]:
         return f"{state}: run {item['run']} is halted: {run[0]['halted']}"
@@ -66,7 +73,10 @@ async def _ready(
         return f"{state}: ready, but no worker lives; start one with `onceflow worker`"
     limit = None if stage is None else stage["chosen_limit"] or stage["declared_limit"]
     if stage is not None and limit is not None and stage["active"] >= limit:
-        return f"{state}: ready, but {stage['active']} of {limit} places of stage {item['stage']!r} are taken"
+        return (
+            f"{state}: ready, but {stage['active']} of {limit} places of stage "
+            f"{item['stage']!r} are taken"
+        )
     if item["lane"]:
         return f"{state}: ready, waiting for its turn in lane {item['lane']!r}"
     return f"{state}: ready, the next free processor takes it in its turn"

@@ -160,7 +160,12 @@ class Store(Protocol):
         """An operator's command: the ids of those it still fitted."""
 
     async def tune(
-        self, pipeline: str, stage: str, *, limit: int | None = None, paused: bool | None = None,
+        self,
+        pipeline: str,
+        stage: str,
+        *,
+        limit: int | None = None,
+        paused: bool | None = None,
         why: str = "",
     ) -> None:
         """Set a stage's limit (0 goes back to the declared one), pause it or resume it."""

@@ -164,7 +164,7 @@ class SqliteStore:
         )
 
     async def leave(self, worker: str) -> None:
-        await self._write(lambda db: write.run(db, "leave", worker=worker) and None)
+        await self._write(lambda db: write.leave(db, worker))
 
     async def sweep(self, runs: Sequence[str] = ()) -> Swept:
         def work(db: apsw.Connection) -> Swept:
@@ -294,7 +294,8 @@ def _write_inline(db: apsw.Connection, work: Callable[[apsw.Connection], T]) -> 
 def _rows(db: apsw.Connection, text: str, parameters: dict[str, Any]) -> list[Row]:
     cursor = db.cursor()
     cursor.row_trace = _as_dict
-    return cursor.execute(text, parameters).fetchall()
+    rows: list[Any] = cursor.execute(text, parameters).fetchall()
+    return rows
 
 
 def _as_dict(cursor: apsw.Cursor, row: apsw.SQLiteValues) -> dict[str, Any]:

@@ -8,7 +8,7 @@ and a busy event loop makes each of those steps expensive.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import apsw
@@ -16,7 +16,7 @@ import apsw
 from onceflow.core.errors import StoreError
 from onceflow.core.item import Added, Kind, Lease, Phase, Seed
 from onceflow.core.pipeline import GATE_KEY, Pipeline
-from onceflow.core.transition import encode
+from onceflow.core.transition import PLAINLY_FINISHED, NewEvent, encode
 from onceflow.store.base import (
     LANES_WALKED_MAX,
     RUNS_IN_TURN_MAX,
@@ -45,6 +45,11 @@ from onceflow.store.rules import (
 def run(db: apsw.Connection, name: str, /, **parameters: Any) -> apsw.Cursor:
     """Execute one .sql file."""
     return db.execute(sql("sqlite", name), parameters)
+
+
+def _rows(db: apsw.Connection, name: str, /, **parameters: Any) -> list[Any]:
+    """The rows of a statement that gives a few."""
+    return run(db, name, **parameters).fetchall()
 
 
 def _list(db: apsw.Connection, name: str, /, **parameters: Any) -> list[Any]:
@@ -79,13 +84,18 @@ def claim(db: apsw.Connection, wish: Claim, worker: str, now: int) -> Claimed:
     data = None if most is None else json.dumps({"limit": most})
     run(db, "claim_events", ids=picked, now=now, data=data)
     leases = _leases(db, wish, picked, now)
-    return Claimed(leases, lane, cut or len(ids) >= room, opens_in_ms)
+    more = cut if lane_limit is not None else len(ids) == wish.count and _any_ready(db, wish)
+    return Claimed(leases, lane, more, opens_in_ms)
+
+
+def _any_ready(db: apsw.Connection, wish: Claim) -> bool:
+    return bool(run(db, "any_ready", pipeline=wish.pipeline, stage=wish.stage).get)
 
 
 def _pick(db: apsw.Connection, wish: Claim, room: int) -> list[int]:
     """Ids of a stage without lanes: the runs in turn, an equal share each."""
     where = {"pipeline": wish.pipeline, "stage": wish.stage, "lane": ""}
-    runs = _list(db, "turns", **where, most=RUNS_IN_TURN_MAX)
+    runs = _turns(db, where)
     if not runs:
         return []
     first = wish.turn % len(runs)
@@ -96,6 +106,14 @@ def _pick(db: apsw.Connection, wish: Claim, room: int) -> list[int]:
         if count > 0:
             ids += _list(db, "claim_pick", **where, run=run_id, count=count)
     return ids
+
+
+def _turns(db: apsw.Connection, where: dict[str, str]) -> list[str]:
+    """The runs that have something ready there. Mostly it is one: then no walk is needed."""
+    first, last, any_halted = run(db, "turn_ends", **where).get
+    if first == last and not any_halted:
+        return [] if first is None else [first]
+    return _list(db, "turns", **where, most=RUNS_IN_TURN_MAX)
 
 
 def _pick_one(
@@ -135,7 +153,7 @@ def _pick_in_lanes(
             if opens_at > now:
                 opens.append(opens_at - now)
             continue
-        runs = _list(db, "turns", **where, lane=lane, most=RUNS_IN_TURN_MAX)
+        runs = _turns(db, {**where, "lane": lane})
         if not runs:
             continue
         chosen = runs[wish.turn % len(runs)]
@@ -153,9 +171,7 @@ def _lane_opens(
     db: apsw.Connection, wish: Claim, lane: str, lane_limit: int, now: int
 ) -> tuple[bool, int]:
     """Whether a lane is open, and until when its spacing keeps it shut."""
-    active, next_at = run(
-        db, "lane_state", pipeline=wish.pipeline, stage=wish.stage, lane=lane
-    ).get
+    active, next_at = run(db, "lane_state", pipeline=wish.pipeline, stage=wish.stage, lane=lane).get
     return active < lane_limit and next_at <= now, next_at
 
 
@@ -203,60 +219,91 @@ def finish(
     now: int,
 ) -> list[bool]:
     """Make the transitions whose leases still hold; say for each whether it was kept."""
-    rows = json.dumps([_finish_row(at, one, now) for at, one in enumerate(finishes)])
-    versions = dict(_list(db, "finish_kept", rows=rows))
-    if versions:
-        run(db, "finish", rows=rows, now=now)
-        held = [(finishes[at], version) for at, version in versions.items()]
-        _insert_results(db, [one for one, _ in held], now)
-        events = [row for one, version in held for row in _finish_events(one, version, worker, now)]
-        run(db, "insert_events", rows=json.dumps(events), now=now)
-        run(db, "drop_partials", ids=json.dumps([one.lease.item for one, _ in held]))
-        for one, _ in held:
-            _admit_extras(db, one, pipelines, now)
-    known: set[int] = set()
-    if len(versions) < len(finishes):
-        known = set(_list(db, "finish_known", rows=rows, worker=worker))
-    return [at in versions or at in known for at in range(len(finishes))]
-
-
-def _finish_row(at: int, one: Finish, now: int) -> list[Any]:
-    lease, change = one.lease, one.change
-    due_at = None if change.delay_ms is None else now + change.delay_ms
-    return [
-        at, lease.item, lease.fence, lease.stage, change.stage, change.phase, change.attempt,
-        change.lane, due_at, change.error, change.error_code, len(change.events),
-    ]  # fmt: skip
-
-
-def _insert_results(db: apsw.Connection, finishes: Iterable[Finish], now: int) -> None:
-    short: list[list[Any]] = []
+    shapes: dict[Shape, list[Finish]] = {}
     for one in finishes:
-        lease, body = one.lease, one.change.result
-        if body is None:
+        shapes.setdefault(_shape(one), []).append(one)
+    kept: set[tuple[int, int]] = set()
+    for shape, alike in shapes.items():
+        kept |= _finish_alike(db, worker, shape, alike, now)
+    answers = [(one.lease.item, one.lease.fence) in kept for one in finishes]
+    for one, was_kept in zip(finishes, answers, strict=True):
+        if was_kept and (one.change.children or one.change.aliases or any(one.change.usage)):
+            _admit_extras(db, one, pipelines, now)
+    if not all(answers):
+        lost = [one for one, was_kept in zip(finishes, answers, strict=True) if not was_kept]
+        kept |= _kept_before(db, worker, lost)
+    return [(one.lease.item, one.lease.fence) in kept for one in finishes]
+
+
+Shape = tuple[Any, ...]
+
+
+def _shape(one: Finish) -> Shape:
+    """What many transitions of a batch have in common: they are made by one statement each."""
+    lease, change = one.lease, one.change
+    return (
+        lease.stage, lease.generation, change.stage, change.phase, change.attempt, change.lane,
+        change.delay_ms, change.error, change.error_code,
+        tuple((event.kind, _data(event)) for event in change.events)
+        if change.events is not PLAINLY_FINISHED
+        else PLAIN_EVENTS,
+    )  # fmt: skip
+
+
+def _data(event: NewEvent) -> str | None:
+    return None if event.data is None else json.dumps(event.data)
+
+
+PLAIN_EVENTS = tuple((event.kind, None) for event in PLAINLY_FINISHED)
+
+
+def _finish_alike(
+    db: apsw.Connection, worker: str, shape: Shape, alike: Sequence[Finish], now: int
+) -> set[tuple[int, int]]:
+    """Transitions of one shape. First the history, while the items still say who held them."""
+    stage, generation, to_stage, phase, attempt, lane, delay_ms, error, code, events = shape
+    held = {one.lease.item: one.lease.fence for one in alike}
+    where = {"held": json.dumps(held), "from_stage": stage}
+    ids = set(_list(db, "finish_kept", **where))
+    if not ids:
+        return set()
+    following = to_stage if to_stage != stage else None
+    for at, (kind, data) in enumerate(events, start=1):
+        run(
+            db, "finish_events", **where, now=now, kind=kind, at=at, next_stage=following,
+            phase=phase, worker=worker, data=data,
+        )  # fmt: skip
+    due_at = None if delay_ms is None else now + delay_ms
+    run(
+        db, "finish", **where, stage=to_stage, phase=phase, attempt=attempt, lane=lane,
+        due_at=due_at, error=error, error_code=code, events=len(events), now=now,
+    )  # fmt: skip
+    bodies: dict[int, str] = {}
+    for one in alike:
+        body = one.change.result
+        if body is None or one.lease.item not in ids:
             continue
         if body[:1] == b"x":
             run(
-                db, "finish_result", item=lease.item, stage=lease.stage,
-                generation=lease.generation, now=now, body=body,
+                db, "finish_result", item=one.lease.item, stage=stage, generation=generation,
+                now=now, body=body,
             )  # fmt: skip
         else:
-            short.append([lease.item, lease.stage, lease.generation, body.decode()])
-    if short:
-        run(db, "finish_results", rows=json.dumps(short), now=now)
+            bodies[one.lease.item] = body.decode()
+    if bodies:
+        run(
+            db, "finish_results", bodies=json.dumps(bodies), stage=stage, generation=generation,
+            now=now,
+        )  # fmt: skip
+    run(db, "drop_partials", ids=json.dumps(list(ids)))
+    return {(item, held[item]) for item in ids}
 
 
-def _finish_events(one: Finish, version: int, worker: str, now: int) -> list[list[Any]]:
-    lease, change = one.lease, one.change
-    following = change.stage if change.stage != lease.stage else None
-    return [
-        [
-            event.kind, lease.item, version + at, lease.run, lease.stage, following, change.phase,
-            lease.generation, lease.fence, lease.attempt, worker, now - lease.claimed_at,
-            None if event.data is None else json.dumps(event.data),
-        ]
-        for at, event in enumerate(change.events, start=1)
-    ]  # fmt: skip
+def _kept_before(db: apsw.Connection, worker: str, lost: Sequence[Finish]) -> set[tuple[int, int]]:
+    """Of leases that do not hold any more: those whose finish was kept, only its reply was lost."""
+    held = {one.lease.item: one.lease.fence for one in lost}
+    ids = _list(db, "finish_known", held=json.dumps(held), worker=worker)
+    return {(item, held[item]) for item in ids}
 
 
 def _admit_extras(
@@ -267,11 +314,9 @@ def _admit_extras(
     for key in change.aliases:
         run(db, "add_alias", pipeline=lease.pipeline, key=key, item=lease.item)
     if change.usage.tokens or change.usage.cost:
-        run(
-            db, "run_spend", item=lease.item, tokens=change.usage.tokens, cost=change.usage.cost
-        )
+        run(db, "run_spend", item=lease.item, tokens=change.usage.tokens, cost=change.usage.cost)
     if change.children:
-        for (run_id,) in run(db, "runs_of", item=lease.item).fetchall():
+        for (run_id,) in _rows(db, "runs_of", item=lease.item):
             admit(db, pipelines[lease.pipeline], run_id, change.children, now)
 
 
@@ -310,7 +355,11 @@ def admit(
     found = _list(db, "add_known", keys=json.dumps(keys), pipeline=pipeline.name, run=run_id)
     known = {keys[at]: item for at, item, _ in found}
     members = {item for _, item, member in found if member}
-    if sealed and by_caller and not (len(known) == len(keys) and members.issuperset(known.values())):
+    if (
+        sealed
+        and by_caller
+        and not (len(known) == len(keys) and members.issuperset(known.values()))
+    ):
         raise StoreError(f"run {run_id} is sealed; add to a new run")
     left = len(keys) if max_items is None else max_items - accepted
     fresh, joined, over = within_budget(wanted, known, members, left)
@@ -349,9 +398,7 @@ def _insert_items(
     for seed in seeds:
         if seed.data is not None:
             body = encode(seed.data, seed.key, "")
-            run(
-                db, "finish_result", item=ids[seed.key], stage="", generation=1, now=now, body=body
-            )
+            run(db, "finish_result", item=ids[seed.key], stage="", generation=1, now=now, body=body)
     return [ids[seed.key] for seed in seeds]
 
 
@@ -373,12 +420,16 @@ def beat(db: apsw.Connection, worker: Worker, boot: str, report: str | None, now
     )  # fmt: skip
 
 
+def leave(db: apsw.Connection, worker: str) -> None:
+    run(db, "leave", worker=worker)
+
+
 # --- sweep -------------------------------------------------------------------------------------
 
 
 def reclaim(db: apsw.Connection, boot: str, now: int) -> int:
     """Take back what dead or hung workers hold; their fences are worth nothing from now on."""
-    taken = run(db, "reclaim", boot=boot, now=now, most=SWEEP_MAX).fetchall()
+    taken = _rows(db, "reclaim", boot=boot, now=now, most=SWEEP_MAX)
     events = []
     for item, version, run_id, stage, phase, generation, fence, attempt, error in taken:
         poison = phase == Phase.FAILED
@@ -403,11 +454,11 @@ def promote(db: apsw.Connection, now: int) -> tuple[int, int | None]:
     return promoted, None if due_at is None else max(0, due_at - now)
 
 
-def settle_runs(db: apsw.Connection, runs: Sequence[str], after: str, now: int) -> tuple[Swept, str]:
+def settle_runs(
+    db: apsw.Connection, runs: Sequence[str], after: str, now: int
+) -> tuple[Swept, str]:
     """Open the gates that are due and end the runs that are over; where to go on next time."""
-    page = run(
-        db, "unfinished_runs", ids=json.dumps(list(runs)), after=after, most=SWEEP_MAX
-    ).fetchall()
+    page = _rows(db, "unfinished_runs", ids=json.dumps(list(runs)), after=after, most=SWEEP_MAX)
     settled = finished = 0
     for run_id, pipeline, sealed, gate, gate_stage, witness, settled_at, _ in page:
         if settled_at is None:
@@ -443,9 +494,7 @@ def _settle(db: apsw.Connection, run_id: str, gate: str | None, witness: int, no
 def _add_gate_item(db: apsw.Connection, run_id: str, pipeline: str, now: int) -> None:
     key = GATE_KEY + run_id
     item = run(db, "gate_item", run=run_id, key=key, now=now).get
-    run(
-        db, "add_events", keys=json.dumps([key]), pipeline=pipeline, kind=Kind.GATE_OPENED, now=now
-    )
+    run(db, "add_events", keys=json.dumps([key]), pipeline=pipeline, kind=Kind.GATE_OPENED, now=now)
     run(db, "run_gate_item", run=run_id, item=item)
 
 
@@ -461,7 +510,7 @@ def act(
         parameters["stage"] = stage
     if command == "cancel":
         parameters["why"] = why or "cancelled by an operator"
-    changed = run(db, f"act_{command}", **parameters).fetchall()
+    changed = _rows(db, f"act_{command}", **parameters)
     kind = KIND_OF_COMMAND[command]
     data = json.dumps({"why": why}) if why else None
     events = [

@@ -113,11 +113,11 @@ class Writer:
             for operation in group:
                 operation.future.set_exception(failed)
             return
-        for operation, value, error in answers:
-            if error is None:
+        for operation, value, refused in answers:
+            if refused is None:
                 operation.future.set_result(value)
             else:
-                operation.future.set_exception(error)
+                operation.future.set_exception(refused)
         self._committed()
 
 

@@ -58,6 +58,7 @@ CREATE TABLE run (
   CHECK (max_items IS NULL OR accepted <= max_items)
 ) STRICT;
 CREATE INDEX run_unfinished ON run (id) WHERE finished_at IS NULL;
+CREATE INDEX run_halted ON run (id) WHERE halted IS NOT NULL;
 
 CREATE TABLE item (
   id         INTEGER PRIMARY KEY,

@@ -1,4 +1,4 @@
 -- the ids of these keys.
-SELECT json_group_array(json_array(key, id))
-  FROM (SELECT item.key, item.id FROM item JOIN json_each(:keys) AS k
-          ON item.pipeline = :pipeline AND item.key = k.value)
+SELECT json_group_array(json_array(i.key, i.id))
+  FROM json_each(:keys) AS k CROSS JOIN item AS i  -- CROSS: the keys lead, each finds its item
+ WHERE i.pipeline = :pipeline AND i.key = k.value

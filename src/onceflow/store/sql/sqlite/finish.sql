@@ -1,10 +1,9 @@
 -- finish: (stage, active) -> (next stage, ready | waiting), (stage, waiting), done or failed.
 -- Only with the current fence: a lease that was lost changes nothing.
 UPDATE item
-   SET stage = f.value ->> 4, phase = f.value ->> 5, attempt = f.value ->> 6, lane = f.value ->> 7,
-       due_at = f.value ->> 8, error = f.value ->> 9, error_code = f.value ->> 10,
-       version = version + (f.value ->> 11),
+   SET stage = :stage, phase = :phase, attempt = :attempt, lane = :lane, due_at = :due_at,
+       error = :error, error_code = :error_code, version = version + :events,
        worker = NULL, deadline = NULL, claimed_at = NULL, updated_at = :now
-  FROM json_each(:rows) AS f
- WHERE item.id = f.value ->> 1
-   AND item.fence = f.value ->> 2 AND item.stage = f.value ->> 3 AND item.phase = 'active'
+  FROM json_each(:held) AS h
+ WHERE item.id = CAST(h.key AS INTEGER)
+   AND item.fence = h.value AND item.stage = :from_stage AND item.phase = 'active'

@@ -1,4 +1,5 @@
--- finish, the guard: which leases still hold, and how many events their items have.
-SELECT json_group_array(json_array(f.value ->> 0, item.version))
-  FROM json_each(:rows) AS f JOIN item ON item.id = f.value ->> 1
- WHERE item.fence = f.value ->> 2 AND item.stage = f.value ->> 3 AND item.phase = 'active'
+-- finish, the guard: which leases still hold. `held` maps items to fences.
+SELECT json_group_array(item.id)
+  FROM json_each(:held) AS h CROSS JOIN item  -- CROSS: the leases lead, each finds its item
+ WHERE item.id = CAST(h.key AS INTEGER)
+   AND item.fence = h.value AND item.stage = :from_stage AND item.phase = 'active'

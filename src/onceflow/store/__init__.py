@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 from onceflow.core.errors import StoreError
@@ -11,12 +12,16 @@ if TYPE_CHECKING:
 
 __all__ = ["open_store"]
 
+SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/")
+
 
 def open_store(url: str, **options: Any) -> Store:
-    """The store at an address: a file, `sqlite:///file`, or `postgresql://…`. Not open yet."""
-    scheme, separator, rest = url.partition("://")
-    if not separator:
-        scheme, rest = "sqlite", f"/{url}"
+    """The store at an address: a file, `sqlite:///file`, or `postgresql://…`. Not open yet.
+
+    `sqlite:///file.db` is beside us, `sqlite:////srv/file.db` begins at the root.
+    """
+    found = SCHEME.match(url)
+    scheme = found[1].lower() if found else "sqlite"
     if scheme in ("postgresql", "postgres"):
         try:
             from onceflow.store.postgres import PostgresStore
@@ -26,12 +31,12 @@ def open_store(url: str, **options: Any) -> Store:
             raise StoreError(
                 "PostgreSQL needs asyncpg; install it with: pip install 'onceflow[postgres]'"
             ) from None
-        options.pop("durability", None)
         return PostgresStore(url, **options)
-    if scheme == "sqlite" and rest.startswith("/") and len(rest) > 1:
+    path = url.removeprefix("sqlite:///") if found else url
+    if not found or (scheme == "sqlite" and path not in ("", url)):
         from onceflow.store.sqlite import SqliteStore
 
-        return SqliteStore(rest[1:], **options)
+        return SqliteStore(path, **options)
     raise StoreError(
         f"{scheme}: is not a database this program knows; give a file name, sqlite:///FILE or "
         "postgresql://HOST/NAME"

@@ -19,9 +19,9 @@ SELECT m.item, r.id, 'the gate opened while item ' || m.item || ' was not settle
 UNION ALL
 SELECT CAST(NULL AS bigint), r.id, 'every item is settled, but the gate is still shut'
   FROM run AS r
- WHERE r.sealed = 1 AND r.settled_at IS NULL AND r.created_at < :now - :grace_ms
+ WHERE r.sealed = 1 AND r.settled_at IS NULL AND r.created_at < CAST(:now AS bigint) - :grace_ms
    AND NOT EXISTS (
      SELECT 1 FROM member AS m JOIN item AS i ON i.id = m.item
       WHERE m.run = r.id
-        AND (i.phase IN ('waiting', 'ready', 'active') OR i.updated_at >= :now - :grace_ms
+        AND (i.phase IN ('waiting', 'ready', 'active') OR i.updated_at >= CAST(:now AS bigint) - :grace_ms
              OR r.gate = 'completed' AND i.phase <> 'done'))

@@ -1,0 +1,294 @@
+"""The PostgreSQL store: one database, any number of machines.
+
+Connections and errors are in `postgres_connect.py`, the writes in `postgres_write.py`. Time is the
+database's, inside the statements. Notifications are hints: polling finds the same a little later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
+from typing import Any, Literal, TypeVar
+
+from onceflow.core.errors import StoreUnavailable, WrongDatabase
+from onceflow.core.item import Added, Lease
+from onceflow.core.pipeline import Pipeline
+from onceflow.store import postgres_write as write
+from onceflow.store.base import (
+    Add,
+    Claim,
+    Claimed,
+    Command,
+    Exchanged,
+    Finish,
+    Row,
+    Swept,
+    Target,
+    Worker,
+)
+from onceflow.store.clock import Clock, boot_id
+from onceflow.store.postgres_connect import (
+    BEAT,
+    CHANNEL,
+    GONE,
+    LISTEN_AGAIN_SECONDS,
+    READ,
+    READ_SECONDS_MAX,
+    WRITE,
+    Address,
+    Pool,
+    Transaction,
+)
+from onceflow.store.queries import migrations, numbered
+from onceflow.store.rules import others_may_act
+
+T = TypeVar("T")
+CONNECTIONS_MAX = 6
+SERVER_VERSION_MIN = 14
+
+
+class PostgresStore:
+    """A PostgreSQL database, by its URL. `clock` is for tests; the database's own is the default.
+
+    `?statement_cache_size=0` in the URL keeps no prepared statements, as some transaction poolers
+    need; where one shows that it does, this is switched to by itself.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        clock: Clock | None = None,
+        durability: Literal["full", "normal"] = "full",
+        connections_max: int = CONNECTIONS_MAX,
+    ) -> None:
+        self._address = Address(url)
+        self.url = self._address.shown
+        self._clock = clock
+        self._durability = durability
+        self._connections_max = connections_max
+        self._pipelines: dict[str, Pipeline] = {}
+        self._bounded: set[tuple[str, str]] = set()
+        self._run_page = ""
+        self._pool: Pool | None = None
+        self._wake: Callable[[], None] = _nobody
+        self._watcher: asyncio.Task[None] | None = None
+        self._begin = WRITE
+        if durability == "normal":  # a crash of the server may undo the last commits
+            self._begin += "; SET LOCAL synchronous_commit TO off"
+
+    # --- open and close ---
+
+    async def open(self, pipelines: Iterable[Pipeline] = ()) -> None:
+        self._pipelines |= {pipeline.name: pipeline for pipeline in pipelines}
+        if self._pool is None:
+            pool = self._make_pool()
+            try:
+                await pool.transaction(WRITE, self._migrate)
+            except BaseException:
+                await pool.close()
+                raise
+            self._pool = pool
+        known = sorted(self._pipelines.items())
+
+        async def register(db: Transaction) -> None:
+            for _, pipeline in known:
+                await write.register(db, pipeline)
+
+        stages = [(name, stage.name) for name, each in known for stage in each.every_stage]
+        await self._write(register, begin=self._begin + write.own_stages(stages))
+
+    async def _migrate(self, db: Transaction) -> None:
+        """Bring the schema up to this program's version; refuse a newer one and a stranger's."""
+        version, encoding = db.server()
+        if version < SERVER_VERSION_MIN:
+            raise WrongDatabase(
+                f"{self.url} is PostgreSQL {version}; Onceflow needs {SERVER_VERSION_MIN} or "
+                "later, upgrade the server"
+            )
+        if encoding != "UTF8":
+            raise WrongDatabase(
+                f"{self.url} has the encoding {encoding}; create a database with UTF8"
+            )
+        steps = migrations("postgres")
+        await db.rows("schema_lock", **{"class": write.LOCK_CLASS})
+        found = await db.row("schema_found")
+        assert found is not None
+        version = 0
+        if found["schema"]:
+            value = await db.row("meta_get", name="schema_version") if found["meta"] else None
+            if value is None:
+                raise WrongDatabase(
+                    f"{self.url} has a schema `onceflow` that is not ours; it was left untouched, "
+                    "name another database"
+                )
+            version = int(value["value"])
+        if version > len(steps):
+            raise WrongDatabase(
+                f"{self.url} was written by a newer Onceflow (schema {version}, this program "
+                f"knows {len(steps)}); it was left untouched, upgrade this program"
+            )
+        for step in steps[version:]:
+            await db.script(step)
+        if version < len(steps):
+            await db.rows("meta_set", name="schema_version", value=str(len(steps)))
+        await db.rows("mend_xids")
+
+    async def close(self) -> None:
+        if self._watcher is not None:
+            self._watcher.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._watcher
+            self._watcher = None
+        if self._pool is not None:
+            pool, self._pool = self._pool, None
+            await pool.close()
+
+    # --- the protocol's writes ---
+
+    async def add(
+        self, add: Add, worker: str = "", claims: Sequence[Claim] = ()
+    ) -> tuple[Added, Sequence[Claimed]]:
+        first: set[int] = set()
+
+        async def work(db: Transaction) -> tuple[Added, list[Claimed]]:
+            added = await write.add(db, add, first)
+            claimed = await write.claim_all(db, claims, worker, self._bounded)
+            db.tell = added.new > sum(len(one.leases) for one in claimed)
+            return added, claimed
+
+        return await self._write(work, begin=self._begin + write.share_stages(claims))
+
+    async def exchange(
+        self, worker: str, finishes: Sequence[Finish], claims: Sequence[Claim]
+    ) -> Exchanged:
+        first: set[int] = set()
+
+        async def work(db: Transaction) -> Exchanged:
+            kept = (
+                await write.finish(db, worker, finishes, self._pipelines, first) if finishes else []
+            )
+            claimed = await write.claim_all(db, claims, worker, self._bounded)
+            db.tell = others_may_act(finishes, self._pipelines)
+            return Exchanged(kept, claimed)
+
+        return await self._write(work, begin=self._begin + write.share_stages(claims))
+
+    async def renew(self, lease: Lease, text: str | None = None) -> bool:
+        async def work(db: Transaction) -> bool:
+            db.tell = text is not None
+            return await write.renew(db, lease, text)
+
+        return await self._write(work)
+
+    async def beat(self, worker: Worker, report: str | None = None) -> None:
+        await self._write(lambda db: write.beat(db, worker, boot_id(), report), begin=BEAT)
+
+    async def leave(self, worker: str) -> None:
+        await self._write(lambda db: db.rows("leave", worker=worker))
+
+    async def sweep(self, runs: Sequence[str] = ()) -> Swept:
+        async def work(db: Transaction) -> tuple[Swept, str]:
+            swept, page = await write.sweep(db, runs, self._run_page)
+            db.tell = swept.moved
+            return swept, page
+
+        swept, self._run_page = await self._write(work)
+        return swept
+
+    async def act(
+        self, command: Command, targets: Sequence[Target], stage: str = "", why: str = ""
+    ) -> list[int]:
+        async def work(db: Transaction) -> list[int]:
+            changed = await write.act(db, command, targets, stage, why)
+            db.tell = bool(changed)
+            return changed
+
+        return await self._write(work)
+
+    async def tune(
+        self,
+        pipeline: str,
+        stage: str,
+        *,
+        limit: int | None = None,
+        paused: bool | None = None,
+        why: str = "",
+    ) -> None:
+        async def work(db: Transaction) -> None:
+            await write.tune(db, pipeline, stage, limit, paused, why)
+            db.tell = True
+
+        await self._write(work, begin=self._begin + write.own_stages([(pipeline, stage)]))
+
+    async def prune(self, before_ms: int) -> int:
+        return await self._write(lambda db: write.prune(db, before_ms))
+
+    # --- the rest ---
+
+    async def read(self, query: str, **parameters: Any) -> list[Row]:
+        name = f"read_{query}"
+
+        async def work(db: Transaction) -> list[Row]:
+            if db.now is None and "now" in numbered("postgres", name)[1]:
+                clock = await db.row("read_now")
+                assert clock is not None
+                db.now = clock["now"]
+            rows = await db.rows(name, READ_SECONDS_MAX, **parameters)
+            return [dict(row) for row in rows]
+
+        return await self._require_pool().transaction(READ, work, stores=False)
+
+    def watch(self, wake: Callable[[], None]) -> None:
+        self._wake = wake
+        if self._watcher is None:
+            self._watcher = asyncio.get_running_loop().create_task(self._listen())
+
+    def for_thread(self) -> PostgresStore:
+        """The same database with a connection of its own, since connections belong to a loop. It is
+        made when it is first needed."""
+        other = PostgresStore(
+            self._address.dsn, clock=self._clock, durability=self._durability, connections_max=1
+        )
+        other._address = self._address
+        other._pipelines = self._pipelines
+        other._pool = other._make_pool()
+        return other
+
+    async def _listen(self) -> None:
+        pool = self._require_pool()
+
+        def heard(_connection: object, _pid: int, _channel: str, payload: object) -> None:
+            if payload != pool.name:
+                self._wake()
+
+        while True:
+            with suppress(StoreUnavailable, *GONE):
+                connection = await pool.connect()
+                lost = asyncio.Event()
+                connection.add_termination_listener(lambda _connection, lost=lost: lost.set())
+                try:
+                    await connection.add_listener(CHANNEL, heard)
+                    self._wake()  # what was said before nobody listened is found by looking
+                    await lost.wait()
+                finally:
+                    connection.terminate()
+            await asyncio.sleep(LISTEN_AGAIN_SECONDS)
+
+    async def _write(
+        self, work: Callable[[Transaction], Awaitable[T]], *, begin: str | None = None
+    ) -> T:
+        return await self._require_pool().transaction(begin or self._begin, work)
+
+    def _require_pool(self) -> Pool:
+        if self._pool is None:
+            raise StoreUnavailable(f"{self.url}: the database is closed")
+        return self._pool
+
+    def _make_pool(self) -> Pool:
+        return Pool(self._address, self._connections_max, self._clock)
+
+
+def _nobody() -> None:
+    """Who is woken while nobody watches."""

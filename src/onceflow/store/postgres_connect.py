@@ -1,0 +1,325 @@
+"""Connections to PostgreSQL: a small pool that heals itself, transactions, and what errors mean.
+
+Every transaction sets what it needs for itself (SET LOCAL), so that a transaction pooler may hand
+each one to another server connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import secrets
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeAlias, TypeVar
+from urllib.parse import parse_qsl, unquote, urlencode, urlsplit, urlunsplit
+
+import asyncpg
+from asyncpg import exceptions as pg
+
+from onceflow.core.errors import StoreError, StoreUnavailable, WrongDatabase
+from onceflow.store.queries import numbered
+
+T = TypeVar("T")
+Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
+
+CONNECT_SECONDS_MAX = 10
+WRITE_SECONDS_MAX = 60
+READ_SECONDS_MAX = 600
+LISTEN_AGAIN_SECONDS = 2.0
+CIRCLES_MAX = 20
+"""How often a transaction that was rolled back for the sake of another one is tried again."""
+CHANNEL = "onceflow"
+STATEMENTS_KEPT = 200
+
+HERE = "SET LOCAL search_path TO onceflow; SET LOCAL jit TO off"
+# The plans of the writes must not depend on what the statistics say at the moment: always by index,
+# one index entry after the other (which also marks the dead ones), and planned once. A worker that
+# is stopped in the middle must not hold its locks for ever.
+WRITE = (
+    f"BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; {HERE}; SET LOCAL enable_seqscan TO off; "
+    "SET LOCAL enable_bitmapscan TO off; SET LOCAL plan_cache_mode TO force_generic_plan; "
+    "SET LOCAL idle_in_transaction_session_timeout TO 30000"
+)
+# A slow commit is waited for, but losing the last beats in a crash of the server is harmless.
+BEAT = f"{WRITE}; SET LOCAL synchronous_commit TO off"
+READ = (
+    f"BEGIN ISOLATION LEVEL READ COMMITTED READ ONLY; {HERE}; "
+    "SET LOCAL plan_cache_mode TO force_custom_plan"
+)
+
+GONE = (
+    OSError,
+    TimeoutError,
+    pg.PostgresConnectionError,
+    pg.InterfaceError,
+    pg.InternalClientError,
+    pg.OperatorInterventionError,
+    pg.InsufficientResourcesError,
+    pg.PostgresSystemError,
+    pg.IdleInTransactionSessionTimeoutError,
+    pg.ReadOnlySQLTransactionError,
+    pg.InvalidAuthorizationSpecificationError,
+    pg.InvalidCatalogNameError,
+)
+"""The server, or our way to it, is not there at the moment."""
+POOLED = (pg.DuplicatePreparedStatementError, pg.InvalidSQLStatementNameError)
+"""A transaction pooler stands between: prepared statements are lost from one to the next."""
+OUTDATED = (pg.InvalidCachedStatementError, pg.OutdatedSchemaCacheError)
+
+
+class Address:
+    """Where a database is. Only `dsn` has the password; it is never shown."""
+
+    def __init__(self, url: str) -> None:
+        parts = urlsplit(url)
+        query = parse_qsl(parts.query, keep_blank_values=True)
+        given = dict(query)
+        self.statements_kept = STATEMENTS_KEPT
+        if "statement_cache_size" in given:
+            if not given["statement_cache_size"].isdigit():
+                raise StoreError(
+                    f"statement_cache_size is {given['statement_cache_size']!r}; "
+                    "it must be a whole number, 0 for a transaction pooler"
+                )
+            self.statements_kept = int(given["statement_cache_size"])
+        rest = [(name, value) for name, value in query if name != "statement_cache_size"]
+        self.dsn = urlunsplit(parts._replace(query=urlencode(rest)))
+        user, at, host = parts.netloc.rpartition("@")
+        user, _, password = user.partition(":")
+        shown = [(name, value) for name, value in rest if "password" not in name]
+        self.shown = urlunsplit(parts._replace(netloc=user + at + host, query=urlencode(shown)))
+        hidden = {password, unquote(password)}
+        hidden |= {value for name, value in rest if "password" in name}
+        self._hidden = sorted((secret for secret in hidden if secret), key=len, reverse=True)
+
+    def clean(self, text: str) -> str:
+        """Text that may be shown: without the password."""
+        for secret in self._hidden:
+            text = text.replace(secret, "***")
+        return text
+
+
+class Transaction:
+    """One transaction, as the writes see it: statements by the names of their files."""
+
+    __slots__ = ("_connection", "now", "tell")
+
+    def __init__(self, connection: Connection, now: int | None) -> None:
+        self._connection = connection
+        self.now = now
+        """The time of a test's clock; None is the database's own."""
+        self.tell = False
+        """Whether other processes may find something to do after it."""
+
+    async def rows(
+        self, name: str, seconds_max: float | None = None, /, **parameters: Any
+    ) -> list[asyncpg.Record]:
+        """Execute one .sql file."""
+        text, names = numbered("postgres", name)
+        parameters["now"] = self.now
+        values = [parameters[each] for each in names]
+        return await self._connection.fetch(text, *values, timeout=seconds_max)
+
+    async def row(self, name: str, /, **parameters: Any) -> asyncpg.Record | None:
+        found = await self.rows(name, **parameters)
+        return found[0] if found else None
+
+    def server(self) -> tuple[int, str]:
+        """The server's major version and the database's encoding."""
+        encoding = getattr(self._connection.get_settings(), "server_encoding", "")
+        return self._connection.get_server_version().major, str(encoding)
+
+    async def script(self, text: str) -> None:
+        """Execute several statements that take no parameters."""
+        await self._connection.execute(text)
+
+
+class Restart(Exception):
+    """Roll back and begin again: items must be locked that others have at the moment."""
+
+
+class Pool:
+    """Connections of one event loop. A dead one is replaced by a new one when it is needed."""
+
+    def __init__(self, address: Address, most: int, clock: Callable[[], int] | None) -> None:
+        self.address = address
+        self.name = secrets.token_hex(8)
+        """What our own notifications carry: nobody has to be told what he did himself."""
+        self._clock = clock
+        self._most = most
+        self._idle: list[Connection] = []
+        self._free = asyncio.Semaphore(most)
+        self._closed = False
+        self._statements_kept = address.statements_kept
+
+    async def transaction(
+        self, begin: str, work: Callable[[Transaction], Awaitable[T]], *, stores: bool = True
+    ) -> T:
+        """Run `work` in a transaction. What was rolled back for sure is tried again; a commit whose
+        answer was lost is not: StoreUnavailable, and the caller asks again."""
+        fresh = False
+        for circles in range(CIRCLES_MAX + 1):
+            async with self._free:
+                try:
+                    return await self._attempt(begin, work, fresh=fresh)
+                except _RolledBack as undone:
+                    if undone.gone and (fresh or self._closed):
+                        raise self._unavailable(undone.error) from undone.error
+                    if circles == CIRCLES_MAX:
+                        raise StoreUnavailable(
+                            f"{self.address.shown}: the transaction met others in a circle "
+                            f"{CIRCLES_MAX} times; it was rolled back, ask again"
+                        ) from undone.error
+                    fresh = undone.gone
+                except _Unclear as unclear:
+                    raise self._unavailable(unclear.error, unclear=stores) from unclear.error
+        raise AssertionError("unreachable")
+
+    async def connect(self) -> Connection:
+        """A new connection, or StoreUnavailable."""
+        try:
+            return await self._connect()
+        except GONE as error:
+            raise self._unavailable(error) from error
+
+    async def close(self) -> None:
+        self._closed = True
+        idle, self._idle = self._idle, []
+        for connection in idle:
+            connection.terminate()
+        for _ in range(self._most):  # those at work are let go by whoever has them
+            await self._free.acquire()
+        for _ in range(self._most):
+            self._free.release()
+
+    async def _attempt(
+        self, begin: str, work: Callable[[Transaction], Awaitable[T]], *, fresh: bool
+    ) -> T:
+        connection = await self._take(fresh=fresh)
+        sent = False
+        try:
+            await connection.execute(begin)
+            transaction = Transaction(connection, None if self._clock is None else self._clock())
+            value = await work(transaction)
+            sent = True
+            tell = f"NOTIFY {CHANNEL}, '{self.name}'; " if transaction.tell else ""
+            await connection.execute(f"{tell}COMMIT")
+        except Exception as error:
+            # asyncpg calls a value that does not fit its column an interface error, too.
+            if isinstance(error, GONE) and not isinstance(error, ValueError):
+                connection.terminate()
+                raise (_Unclear(error) if sent else _RolledBack(error, gone=True)) from error
+            await self._undo(connection)
+            if isinstance(error, POOLED) and self._statements_kept:
+                self._statements_kept = 0
+                raise _RolledBack(error, gone=True) from error
+            if isinstance(error, OUTDATED):
+                raise _RolledBack(error, gone=True) from error
+            if isinstance(error, pg.TransactionRollbackError | Restart):
+                raise _RolledBack(error, gone=False) from error
+            if isinstance(error, pg.PostgresError):
+                raise self._refused(error) from error
+            raise
+        except BaseException:
+            connection.terminate()
+            raise
+        self._give(connection)
+        return value
+
+    async def _take(self, *, fresh: bool) -> Connection:
+        if self._closed:
+            raise StoreUnavailable(f"{self.address.shown}: the database is closed")
+        if fresh:  # where one was dead, the others that waited with it are likely to be
+            stale, self._idle = self._idle, []
+            for connection in stale:
+                connection.terminate()
+        while self._idle:
+            connection = self._idle.pop()
+            if not connection.is_closed():
+                return connection
+        return await self.connect()
+
+    def _give(self, connection: Connection) -> None:
+        if self._closed:
+            connection.terminate()
+        else:
+            self._idle.append(connection)
+
+    async def _undo(self, connection: Connection) -> None:
+        try:
+            await connection.execute("ROLLBACK")
+        except (*GONE, pg.PostgresError):
+            connection.terminate()
+        else:
+            self._give(connection)
+
+    async def _connect(self) -> Connection:
+        try:
+            return await asyncpg.connect(
+                self.address.dsn,
+                timeout=CONNECT_SECONDS_MAX,
+                command_timeout=WRITE_SECONDS_MAX,
+                statement_cache_size=self._statements_kept,
+                max_cached_statement_lifetime=0,
+                server_settings={"application_name": "onceflow"},
+            )
+        except (pg.ClientConfigurationError, ValueError) as error:
+            reason = self.address.clean(str(error))
+            raise StoreError(f"{self.address.shown} is not a database address: {reason}") from None
+
+    def _unavailable(self, error: BaseException, *, unclear: bool = False) -> StoreUnavailable:
+        where = self.address.shown
+        reason = self.address.clean(str(error).strip() or type(error).__name__).rstrip(".")
+        if isinstance(error, pg.InvalidAuthorizationSpecificationError):
+            return StoreUnavailable(
+                f"{where}: {reason}; check the user and the password in its URL"
+            )
+        if isinstance(error, pg.InvalidCatalogNameError):
+            return StoreUnavailable(f"{where}: {reason}; create it, or name another one in the URL")
+        if isinstance(error, pg.ReadOnlySQLTransactionError):
+            return StoreUnavailable(f"{where}: {reason}; name the primary server in the URL")
+        if isinstance(error, pg.DiskFullError):
+            return StoreUnavailable(
+                f"{where}: the disk of the database is full ({reason}); nothing accepted is lost, "
+                "free some space and it goes on"
+            )
+        known = "whether the last write was stored is not known, " if unclear else ""
+        return StoreUnavailable(
+            f"{where}: PostgreSQL cannot be reached ({reason}); {known}nothing accepted is lost; "
+            "check that the server runs and takes connections, and it goes on"
+        )
+
+    def _refused(self, error: pg.PostgresError) -> StoreError:
+        where, reason = self.address.shown, self.address.clean(str(error))
+        if isinstance(error, pg.InsufficientPrivilegeError):
+            return WrongDatabase(
+                f"{where}: {reason}; grant the user CREATE on the database, or name another user"
+            )
+        return StoreError(f"{where}: PostgreSQL refused a statement: {reason}")
+
+
+class _RolledBack(Exception):
+    """Nothing of the transaction was kept."""
+
+    def __init__(self, error: Exception, *, gone: bool) -> None:
+        super().__init__(str(error))
+        self.error = error
+        self.gone = gone
+        """The connection, too, must be another one."""
+
+
+class _Unclear(Exception):
+    """The connection was lost after COMMIT was sent."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+WORD = re.compile(r":(\w+)")
+
+
+def inlined(text: str, **numbers: int) -> str:
+    """A statement with numbers in place of its parameters, to be sent along with others."""
+    lines = (line for line in text.splitlines() if not line.startswith("--"))
+    return WORD.sub(lambda match: str(int(numbers[match[1]])), " ".join(lines))

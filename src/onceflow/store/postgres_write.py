@@ -1,0 +1,530 @@
+"""The writes of the PostgreSQL store, each inside one transaction.
+
+Others write at the same moment. So that nobody waits in a circle, every transaction takes its locks
+in one order: items that are there (by id), runs (by id), new keys (in their order), and the rows of
+bounded stages at the very end. What is read after a lock is read by a statement of its own, whose
+snapshot has the last commit in it.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from onceflow.core.errors import StoreError
+from onceflow.core.item import Added, Kind, Lease, Phase, Seed
+from onceflow.core.pipeline import GATE_KEY, Pipeline
+from onceflow.core.transition import encode
+from onceflow.store.base import (
+    LANES_WALKED_MAX,
+    RUNS_IN_TURN_MAX,
+    SWEEP_MAX,
+    WORKER_FORGOTTEN_MS,
+    Add,
+    Claim,
+    Claimed,
+    Command,
+    Finish,
+    Swept,
+    Target,
+    Worker,
+)
+from onceflow.store.postgres_connect import Restart, Transaction, inlined
+from onceflow.store.queries import sql
+from onceflow.store.rules import (
+    KIND_OF_COMMAND,
+    shallowest,
+    stage_rows,
+    state_table,
+    within_budget,
+)
+
+if TYPE_CHECKING:
+    import asyncpg
+
+LOCK_CLASS = 0x4F4E4345  # "ONCE": our advisory locks; number 0 of them is the schema's
+STATEMENT_ROWS_MAX = 5000
+STATEMENT_BYTES_MAX = 64 * 1024 * 1024
+"""How much one statement carries; the server takes a gigabyte at the most."""
+PASSES_MAX = 10
+"""How often a claim goes round the runs to use up its room."""
+
+
+def share_stages(claims: Iterable[Claim]) -> str:
+    """What goes along with BEGIN when stages are claimed: nobody changes their bounds meanwhile."""
+    keys = sorted({_stage_key(wish.pipeline, wish.stage) for wish in claims})
+    text = sql("postgres", "share_stage")
+    return "".join("; " + inlined(text, **{"class": LOCK_CLASS, "key": key}) for key in keys)
+
+
+def own_stages(stages: Iterable[tuple[str, str]]) -> str:
+    """What goes along with BEGIN when the bounds of stages change: no claim is under way."""
+    keys = sorted({_stage_key(*stage) for stage in stages})
+    text = sql("postgres", "own_stage")
+    return "".join("; " + inlined(text, **{"class": LOCK_CLASS, "key": key}) for key in keys)
+
+
+def _stage_key(pipeline: str, stage: str) -> int:
+    """Two stages that share a number only wait for each other a little."""
+    return zlib.crc32(f"{pipeline}/{stage}".encode()) >> 1 or 1
+
+
+# --- claim -------------------------------------------------------------------------------------
+
+
+async def claim_all(
+    db: Transaction, claims: Sequence[Claim], worker: str, bounded: set[tuple[str, str]]
+) -> list[Claimed]:
+    """Claim for every wish; stages in the order of their names, since some will be locked.
+
+    `bounded` only remembers which stages had bounds last time: those are locked at once.
+    """
+    answers: dict[int, Claimed] = {}
+    order = sorted(range(len(claims)), key=lambda at: (claims[at].pipeline, claims[at].stage))
+    for at in order:
+        answers[at] = await claim(db, claims[at], worker, bounded)
+    return [answers[at] for at in range(len(claims))]
+
+
+async def claim(
+    db: Transaction, wish: Claim, worker: str, bounded: set[tuple[str, str]]
+) -> Claimed:
+    """Give leases of one stage, within its limit, to whose turn it is."""
+    stage = wish.pipeline, wish.stage
+    if stage not in bounded:
+        answer = await _claim(db, wish, worker, bounded, locked=False)
+        if answer is not None:
+            return answer
+    lock = await db.row("stage_lock", pipeline=wish.pipeline, stage=wish.stage)
+    if lock is None:
+        raise _unknown_stage(wish)
+    if lock["laned"] and wish.item is None:
+        return await _claim_lanes(db, wish, worker)
+    answer = await _claim(db, wish, worker, bounded, locked=True)
+    assert answer is not None
+    return answer
+
+
+async def _claim(
+    db: Transaction, wish: Claim, worker: str, bounded: set[tuple[str, str]], *, locked: bool
+) -> Claimed | None:
+    """Claim of a stage without lanes, or of the one item named; None if the stage must be locked.
+
+    The runs have equal shares; what some of them leave over is given to the others.
+    """
+    name = "claim" if wish.item is None else "claim_one"
+    found: list[asyncpg.Record] = []
+    rows: list[asyncpg.Record] = []
+    room, more = wish.count, False
+    for passes in range(PASSES_MAX):
+        rows = await db.rows(
+            name, pipeline=wish.pipeline, stage=wish.stage, before=wish.before,
+            count=room - len(found), turn=wish.turn + passes, item=wish.item, worker=worker,
+            locked=locked, runs=RUNS_IN_TURN_MAX,
+        )  # fmt: skip
+        if not rows:
+            raise _unknown_stage(wish)
+        first = rows[0]
+        if first["bounded"] and not locked:
+            bounded.add((wish.pipeline, wish.stage))
+            return None
+        if not first["bounded"]:
+            bounded.discard((wish.pipeline, wish.stage))
+        if passes == 0:
+            room = first["room"]
+        if first["id"] is None:
+            break
+        found += rows
+        more = first["more"]
+        if len(found) >= room or first["runs"] == 1:
+            break
+    if len(found) > len(rows):
+        found.sort(key=lambda row: (row["priority"], row["id"]))
+    return Claimed(_leases(wish, found), wish.lane, more and len(found) == wish.count)
+
+
+async def _claim_lanes(db: Transaction, wish: Claim, worker: str) -> Claimed:
+    """One lease of each open lane, the lanes in turn from where the last claim stopped."""
+    rows = await db.rows(
+        "claim_lanes", pipeline=wish.pipeline, stage=wish.stage, before=wish.before,
+        count=wish.count, turn=wish.turn, lane=wish.lane, worker=worker, runs=RUNS_IN_TURN_MAX,
+        walked=LANES_WALKED_MAX,
+    )  # fmt: skip
+    first = rows[0]
+    leases = _leases(wish, rows) if first["id"] is not None else []
+    if first["room"] <= 0:
+        return Claimed((), wish.lane)
+    if first["ended"]:
+        lane = first["served"] or wish.lane
+        return Claimed(leases, lane, first["spare"], first["opens_in_ms"])
+    return Claimed(leases, first["at"], True, first["opens_in_ms"])
+
+
+def _leases(wish: Claim, rows: Iterable[asyncpg.Record]) -> list[Lease]:
+    pipeline, stage = wish.pipeline, wish.stage
+    return [
+        Lease(
+            row["id"], pipeline, row["key"], stage, row["fence"], row["attempt"],
+            row["generation"], row["run"], row["depth"], row["now"], row["body"],
+        )
+        for row in rows
+    ]  # fmt: skip
+
+
+def _unknown_stage(wish: Claim) -> StoreError:
+    return StoreError(f"stage {wish.pipeline}/{wish.stage} is not registered in this database")
+
+
+# --- finish ------------------------------------------------------------------------------------
+
+
+async def finish(
+    db: Transaction,
+    worker: str,
+    finishes: Sequence[Finish],
+    pipelines: Mapping[str, Pipeline],
+    first: set[int],
+) -> list[bool]:
+    """Make the transitions whose leases still hold; say for each whether it was kept."""
+    if first:
+        ids = sorted(first.union(one.lease.item for one in finishes))
+        await db.rows("lock_items", ids=ids)
+    kept: set[int] = set()
+    order = sorted(range(len(finishes)), key=lambda at: finishes[at].lease.item)
+    for places in _in_bites(order, [len(one.change.result or b"") for one in finishes]):
+        row = await db.row("finish", worker=worker, **_columns(places, finishes))
+        assert row is not None
+        kept.update(row["kept"] or ())
+    if kept:
+        await _admit_extras(db, [finishes[at] for at in sorted(kept)], pipelines, first)
+    lost = [at for at in order if at not in kept]
+    if lost:
+        known = await db.rows(
+            "finish_known", worker=worker, places=lost,
+            items=[finishes[at].lease.item for at in lost],
+            fences=[finishes[at].lease.fence for at in lost],
+        )  # fmt: skip
+        kept.update(row["place"] for row in known)
+    return [at in kept for at in range(len(finishes))]
+
+
+def _columns(places: Sequence[int], finishes: Sequence[Finish]) -> dict[str, list[Any]]:
+    leases = [finishes[at].lease for at in places]
+    changes = [finishes[at].change for at in places]
+    more = [
+        (at, number, event)
+        for at, change in zip(places, changes, strict=True)
+        if len(change.events) > 1
+        for number, event in enumerate(change.events[1:], start=2)
+    ]
+    firsts = [change.events[0] if change.events else None for change in changes]
+    return {
+        "places": list(places),
+        "items": [lease.item for lease in leases],
+        "fences": [lease.fence for lease in leases],
+        "stages": [lease.stage for lease in leases],
+        "used": [lease.attempt for lease in leases],
+        "claimed": [lease.claimed_at for lease in leases],
+        "next_stages": [change.stage for change in changes],
+        "phases": [change.phase for change in changes],
+        "attempts": [change.attempt for change in changes],
+        "lanes": [change.lane for change in changes],
+        "delays": [change.delay_ms for change in changes],
+        "errors": [change.error for change in changes],
+        "codes": [change.error_code for change in changes],
+        "bodies": [change.result for change in changes],
+        "events": [len(change.events) for change in changes],
+        "kinds": [None if event is None else event.kind for event in firsts],
+        "datas": [None if event is None else _json(event.data) for event in firsts],
+        "more_places": [at for at, _, _ in more],
+        "more_numbers": [number for _, number, _ in more],
+        "more_kinds": [event.kind for _, _, event in more],
+        "more_datas": [_json(event.data) for _, _, event in more],
+    }
+
+
+def _json(data: dict[str, Any] | None) -> str | None:
+    return None if data is None else json.dumps(data)
+
+
+def _in_bites(order: Sequence[int], sizes: Sequence[int]) -> Iterator[list[int]]:
+    """The places in pieces that one statement can carry."""
+    bite: list[int] = []
+    weight = 0
+    for at in order:
+        if bite and (len(bite) >= STATEMENT_ROWS_MAX or weight + sizes[at] > STATEMENT_BYTES_MAX):
+            yield bite
+            bite, weight = [], 0
+        bite.append(at)
+        weight += sizes[at]
+    if bite:
+        yield bite
+
+
+async def _admit_extras(
+    db: Transaction, kept: Sequence[Finish], pipelines: Mapping[str, Pipeline], first: set[int]
+) -> None:
+    """Aliases, what was spent, and children: rare. All runs that change are locked before."""
+    costly = [one for one in kept if one.change.usage.tokens or one.change.usage.cost]
+    parents = [one for one in kept if one.change.children]
+    pairs: list[asyncpg.Record] = []
+    runs: list[asyncpg.Record] = []
+    if costly or parents:
+        items = {one.lease.item for one in (*costly, *parents)}
+        pairs = await db.rows("runs_of", items=sorted(items))
+        runs = await db.rows("run_lock", ids=sorted({row["run"] for row in pairs}))
+    aliases = sorted(
+        (one.lease.pipeline, key, one.lease.item) for one in kept for key in one.change.aliases
+    )
+    if aliases:
+        await db.rows(
+            "add_aliases", pipelines=[row[0] for row in aliases],
+            keys=[row[1] for row in aliases], items=[row[2] for row in aliases],
+        )  # fmt: skip
+    if costly:
+        await db.rows(
+            "run_spend", items=[one.lease.item for one in costly],
+            tokens=[one.change.usage.tokens for one in costly],
+            costs=[one.change.usage.cost for one in costly],
+            runs=[row["id"] for row in runs],
+        )  # fmt: skip
+    if parents:
+        children: dict[str, list[Seed]] = {}
+        members = {(row["run"], row["item"]) for row in pairs}
+        for row in runs:
+            for one in parents:
+                if (row["id"], one.lease.item) in members:
+                    children.setdefault(row["id"], []).extend(one.change.children)
+        for row in runs:
+            if row["id"] in children:
+                pipeline = pipelines[row["pipeline"]]
+                await admit(db, pipeline, row, children[row["id"]], first)
+
+
+# --- add ---------------------------------------------------------------------------------------
+
+
+async def add(db: Transaction, request: Add, first: set[int]) -> Added:
+    """Accept items into a run: the new ones are ready, the known ones join as they are."""
+    pipeline = request.pipeline
+    if first:
+        await db.rows("lock_items", ids=sorted(first))
+    run = await db.row(
+        "run_create", id=request.run, pipeline=pipeline.name, max_items=request.max_items,
+        max_depth=request.max_depth, max_tokens=request.max_tokens, max_cost=request.max_cost,
+        gate=None if pipeline.gate_stage is None else pipeline.gate,
+        gate_stage=None if pipeline.gate_stage is None else pipeline.gate_stage.name,
+    )  # fmt: skip
+    assert run is not None
+    return await admit(db, pipeline, run, request.seeds, first, seal=request.seal, by_caller=True)
+
+
+async def admit(
+    db: Transaction,
+    pipeline: Pipeline,
+    run: asyncpg.Record,
+    seeds: Sequence[Seed],
+    first: set[int],
+    *,
+    seal: bool = False,
+    by_caller: bool = False,
+) -> Added:
+    """Put seeds into a run whose row is locked, exactly as many as its budget allows."""
+    run_id = run["id"]
+    if run["pipeline"] != pipeline.name:
+        raise StoreError(
+            f"run {run_id} belongs to pipeline {run['pipeline']!r}, not {pipeline.name!r}"
+        )
+    wanted = shallowest(seeds, run["max_depth"])
+    keys = list(wanted)
+    found = await db.rows("add_known", keys=keys, pipeline=pipeline.name, run=run_id)
+    known = {keys[row["place"] - 1]: row["id"] for row in found}
+    members = {row["id"] for row in found if row["member"]}
+    if run["sealed"] and by_caller and (
+        len(known) < len(keys) or not members.issuperset(known.values())
+    ):  # fmt: skip
+        raise StoreError(f"run {run_id} is sealed; add to a new run")
+    left = len(keys) if run["max_items"] is None else run["max_items"] - run["accepted"]
+    fresh, joined, over = within_budget(wanted, known, members, left)
+    await _make_shallower(db, wanted, keys, found, first)
+    made = await _insert_items(db, pipeline, run_id, fresh)
+    if made < len(fresh):  # others were quicker with some of them: those are known now
+        again = await db.rows(
+            "add_known", keys=[seed.key for seed in fresh], pipeline=pipeline.name, run=run_id
+        )
+        late = [row for row in again if not row["member"]]
+        await _make_shallower(db, wanted, [seed.key for seed in fresh], late, first)
+        joined += [row["id"] for row in late]
+    joins = await db.rows("add_members", run=run_id, ids=joined) if joined else []
+    if made or joins or seal:
+        await db.rows("run_accept", id=run_id, count=made + len(joins), seal=int(seal))
+    return Added(run_id, made, len(wanted) - made - over, over)
+
+
+async def _make_shallower(
+    db: Transaction,
+    wanted: Mapping[str, Seed],
+    keys: Sequence[str],
+    found: Iterable[asyncpg.Record],
+    first: set[int],
+) -> None:
+    """Known items get the shortest depth. One that somebody else has locked is not waited for here,
+    with a run locked: the transaction begins again and locks it first."""
+    depths: dict[int, int] = {}
+    for row in found:
+        depth = wanted[keys[row["place"] - 1]].depth
+        if depth < min(row["depth"], depths.get(row["id"], row["depth"])):
+            depths[row["id"]] = depth
+    if not depths:
+        return
+    free = await db.rows("add_shallower", ids=list(depths), depths=list(depths.values()))
+    if len(free) < len(depths):
+        first.update(depths)
+        raise Restart
+
+
+async def _insert_items(
+    db: Transaction, pipeline: Pipeline, run_id: str, seeds: Sequence[Seed]
+) -> int:
+    """Make items, in the order of their keys but with ids in the order they came; how many were
+    made, since some keys may have come into being meanwhile."""
+    if not seeds:
+        return 0
+    stage = pipeline.first
+    ids = [row["id"] for row in await db.rows("next_ids", count=len(seeds))]
+    lanes = [pipeline.lane_of(stage, seed.key) for seed in seeds]
+    bodies = {
+        ids[at]: encode(seed.data, seed.key, "")
+        for at, seed in enumerate(seeds)
+        if seed.data is not None
+    }
+    order = sorted(range(len(seeds)), key=lambda at: seeds[at].key)
+    made: set[int] = set()
+    for bite in _in_bites(order, [len(seed.key) for seed in seeds]):
+        rows = await db.rows(
+            "add_items", pipeline=pipeline.name, stage=stage.name, run=run_id,
+            phase=Phase.WAITING if stage.held else Phase.READY, ids=[ids[at] for at in bite],
+            keys=[seeds[at].key for at in bite], priorities=[seeds[at].priority for at in bite],
+            depths=[seeds[at].depth for at in bite], lanes=[lanes[at] for at in bite],
+        )  # fmt: skip
+        made.update(row["id"] for row in rows)
+    stored = [item for item in ids if item in made and item in bodies]
+    sizes = [len(bodies[item]) for item in stored]
+    for bite in _in_bites(range(len(stored)), sizes):
+        items = [stored[at] for at in bite]
+        await db.rows("add_results", ids=items, bodies=[bodies[item] for item in items])
+    return len(made)
+
+
+# --- renew, beat -------------------------------------------------------------------------------
+
+
+async def renew(db: Transaction, lease: Lease, text: str | None) -> bool:
+    return bool(await db.rows("renew", item=lease.item, fence=lease.fence, text=text))
+
+
+async def beat(db: Transaction, worker: Worker, boot: str, report: str | None) -> None:
+    await db.rows("beat", id=worker.id, host=worker.host, pid=worker.pid, boot=boot, report=report)
+
+
+# --- sweep -------------------------------------------------------------------------------------
+
+
+async def sweep(db: Transaction, runs: Sequence[str], after: str) -> tuple[Swept, str]:
+    """Take back what dead or hung workers hold, wake what is due, open gates and end runs. Nothing
+    here waits for anybody: what is locked is somebody else's to do, or is done next time."""
+    taken = await db.row("reclaim", most=SWEEP_MAX)
+    await db.rows("forget_workers", silent_ms=WORKER_FORGOTTEN_MS)
+    woken = await db.row("promote", most=SWEEP_MAX)
+    assert taken is not None
+    assert woken is not None
+    settled, finished, page = await _settle_runs(db, runs, after)
+    due = woken["due_in_ms"]
+    swept = Swept(
+        taken["reclaimed"],
+        woken["promoted"],
+        settled,
+        finished,
+        None if due is None else max(0, due),
+        bool(page),
+    )
+    return swept, page
+
+
+async def _settle_runs(db: Transaction, runs: Sequence[str], after: str) -> tuple[int, int, str]:
+    """Open the gates that are due and end the runs that are over; where to go on next time."""
+    page = await db.rows("unfinished_runs", ids=list(runs), after=after, most=SWEEP_MAX)
+    over = [row["id"] for row in page if row["settled_at"] is not None]
+    looked_at = [row for row in page if row["sealed"] and row["settled_at"] is None]
+    due = [row["id"] for row in looked_at if row["shut_by"] is None]
+    seen = [
+        (row["id"], row["shut_by"] - 1)
+        for row in looked_at
+        if row["shut_by"] is not None and row["shut_by"] - 1 != row["witness"]
+    ]
+    if seen:
+        await db.rows(
+            "run_witness", runs=[run for run, _ in seen], witnesses=[item for _, item in seen]
+        )
+    opened = await db.rows("run_settle", runs=due, gate_key=GATE_KEY) if due else []
+    over += [row["id"] for row in opened if row["gate_stage"] is None]
+    ended = await db.rows("run_finish", runs=over) if over else []
+    paged = [row["id"] for row in page if row["paged"]]
+    return len(opened), len(ended), paged[-1] if len(paged) >= SWEEP_MAX else ""
+
+
+# --- operators ---------------------------------------------------------------------------------
+
+
+async def act(
+    db: Transaction, command: Command, targets: Sequence[Target], stage: str, why: str
+) -> list[int]:
+    rows = await db.rows(
+        f"act_{command}",
+        items=[target.item for target in targets],
+        versions=[target.version for target in targets],
+        lanes=[target.lane for target in targets],
+        stage=stage,
+        why=why or "cancelled by an operator",
+        kind=KIND_OF_COMMAND[command],
+        data=json.dumps({"why": why}) if why else None,
+    )
+    return [row["id"] for row in rows]
+
+
+async def tune(
+    db: Transaction, pipeline: str, stage: str, limit: int | None, paused: bool | None, why: str
+) -> None:
+    done: list[tuple[Kind, dict[str, Any]]] = []
+    found = True
+    if limit is not None:
+        found = bool(
+            await db.rows("tune_limit", pipeline=pipeline, stage=stage, most=limit or None)
+        )
+        done.append((Kind.LIMITED, {"limit": limit or None, "why": why}))
+    if paused is not None:
+        name = "tune_pause" if paused else "tune_resume"
+        found = bool(await db.rows(name, pipeline=pipeline, stage=stage, why=why))
+        done.append((Kind.PAUSED if paused else Kind.RESUMED, {"why": why}))
+    if not found:
+        raise StoreError(f"there is no stage {stage!r} of a pipeline {pipeline!r} here")
+    for kind, data in done:
+        await db.rows(
+            "insert_event", kind=kind, pipeline=pipeline, run=None, stage=stage,
+            data=json.dumps(data),
+        )  # fmt: skip
+
+
+async def register(db: Transaction, pipeline: Pipeline) -> None:
+    """Make a pipeline known: its state names, and the bounds of its stages."""
+    await db.rows("register_pipeline", name=pipeline.name, states=state_table(pipeline))
+    for parameters in stage_rows(pipeline):
+        await db.rows("register_stage", **parameters)
+
+
+async def prune(db: Transaction, before: int) -> int:
+    most = SWEEP_MAX * 10
+    events = await db.rows("prune_events", before=before, most=most)
+    return len(events) + len(await db.rows("prune_results", before=before, most=most))

@@ -1,0 +1,7 @@
+-- other keys of items; a key that is an item of its own, or an alias already, stays that.
+INSERT INTO alias (pipeline, key, item)
+SELECT a.pipeline, a.key, a.item
+  FROM unnest(CAST(:pipelines AS text[]), CAST(:keys AS text[]), CAST(:items AS bigint[]))
+       AS a (pipeline, key, item)
+ WHERE NOT EXISTS (SELECT 1 FROM item AS i WHERE i.pipeline = a.pipeline AND i.key = a.key)
+ON CONFLICT DO NOTHING

@@ -1,0 +1,41 @@
+-- finish: (stage, active) -> (next stage, ready | waiting), (stage, waiting), done or failed.
+-- Only with the current fence: a lease that was lost changes nothing. One result per stage and generation.
+WITH wish AS MATERIALIZED (
+  SELECT * FROM unnest(
+           CAST(:places AS bigint[]), CAST(:items AS bigint[]), CAST(:fences AS bigint[]),
+           CAST(:stages AS text[]), CAST(:next_stages AS text[]), CAST(:phases AS text[]),
+           CAST(:attempts AS bigint[]), CAST(:used AS bigint[]), CAST(:lanes AS text[]),
+           CAST(:delays AS bigint[]), CAST(:errors AS text[]), CAST(:codes AS text[]),
+           CAST(:claimed AS bigint[]), CAST(:bodies AS bytea[]), CAST(:events AS bigint[]),
+           CAST(:kinds AS text[]), CAST(:datas AS text[]))
+         AS w (place, item, fence, stage, next_stage, phase, attempt, used, lane, delay, error, code,
+               claimed_at, body, events, kind, data)),
+clock AS MATERIALIZED (SELECT clock_ms(:now) AS now),
+moved AS (
+  UPDATE item
+     SET stage = w.next_stage, phase = w.phase, attempt = w.attempt, lane = w.lane,
+         due_at = c.now + w.delay, error = w.error, error_code = w.code,
+         version = item.version + w.events,
+         worker = NULL, deadline = NULL, claimed_at = NULL, updated_at = c.now
+    FROM wish AS w CROSS JOIN clock AS c
+   WHERE item.id = w.item
+     AND item.fence = w.fence AND item.stage = w.stage AND item.phase = 'active'
+  RETURNING w.*, c.now, item.version - w.events AS version, item.run, item.generation),
+stored AS (
+  INSERT INTO result (item, stage, generation, at, body)
+  SELECT item, stage, generation, now, body FROM moved WHERE body IS NOT NULL),
+logged AS (
+  INSERT INTO event (at, kind, item, n, run, stage, next_stage, phase, generation, fence, attempt, worker,
+                     ms, data)
+  SELECT m.now, m.kind, m.item, m.version + 1, m.run, m.stage, nullif(m.next_stage, m.stage), m.phase,
+         m.generation, m.fence, m.used, :worker, m.now - m.claimed_at, m.data
+    FROM moved AS m WHERE m.events > 0
+  UNION ALL
+  SELECT m.now, e.kind, m.item, m.version + e.number, m.run, m.stage, nullif(m.next_stage, m.stage), m.phase,
+         m.generation, m.fence, m.used, :worker, m.now - m.claimed_at, e.data
+    FROM unnest(CAST(:more_places AS bigint[]), CAST(:more_numbers AS bigint[]),
+                CAST(:more_kinds AS text[]), CAST(:more_datas AS text[]))
+         AS e (place, number, kind, data)
+    JOIN moved AS m ON m.place = e.place),
+dropped AS (DELETE FROM partial USING moved AS m WHERE partial.item = m.item)
+SELECT array_agg(place) AS kept FROM moved

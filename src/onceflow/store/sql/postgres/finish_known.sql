@@ -1,0 +1,8 @@
+-- finish asked again after a lost reply: which of these leases were kept the first time?
+-- Whoever else moves an item raises its fence, so an event with this fence is the holder's own.
+SELECT f.place
+  FROM unnest(CAST(:places AS bigint[]), CAST(:items AS bigint[]), CAST(:fences AS bigint[]))
+       AS f (place, item, fence)
+ WHERE EXISTS (SELECT 1 FROM event
+                WHERE event.item = f.item AND event.fence = f.fence
+                  AND event.worker = :worker AND event.phase <> 'active')

@@ -1,0 +1,2 @@
+-- a worker stopped.
+DELETE FROM worker WHERE id = :worker

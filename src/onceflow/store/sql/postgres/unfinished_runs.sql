@@ -1,0 +1,18 @@
+-- a page of the runs that are not over, and of those the caller has reason to ask about, each with the first
+-- item that keeps its gate shut. The look begins at the witness; only a look at all of them finds none.
+WITH page AS MATERIALIZED (
+  SELECT r.id FROM run AS r WHERE r.finished_at IS NULL AND r.id > :after ORDER BY r.id LIMIT :most)
+SELECT r.id, r.sealed, r.witness, r.settled_at, r.id IN (SELECT page.id FROM page) AS paged,
+       CASE WHEN r.sealed = 1 AND r.settled_at IS NULL THEN coalesce(
+         (SELECT m.item FROM member AS m JOIN item AS i ON i.id = m.item
+           WHERE m.run = r.id AND m.item > r.witness
+             AND (i.phase IN ('waiting', 'ready', 'active') OR r.gate = 'completed' AND i.phase <> 'done')
+           ORDER BY m.item LIMIT 1),
+         (SELECT m.item FROM member AS m JOIN item AS i ON i.id = m.item
+           WHERE m.run = r.id
+             AND (i.phase IN ('waiting', 'ready', 'active') OR r.gate = 'completed' AND i.phase <> 'done')
+           ORDER BY m.item LIMIT 1)) END AS shut_by
+  FROM run AS r
+ WHERE r.id IN (SELECT page.id FROM page UNION SELECT unnest(CAST(:ids AS text[])))
+   AND r.finished_at IS NULL
+ ORDER BY r.id

@@ -1,0 +1,68 @@
+"""What the documentation shows runs, and what there is to document is documented."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from onceflow.core.item import Kind
+from onceflow.engine.settings import RANGES, Settings
+
+ROOT = Path(__file__).parent.parent
+SHOWS = {
+    "children": "20 items, never more than 20",
+    "gate": "'texts': 3, 'words': 21, 'failed': ['autumn: the text is empty']",
+    "cpu": "360360 completed {'factors': [2, 2, 2, 3, 3, 5, 7, 11, 13]}",
+}
+
+
+@pytest.mark.parametrize("name", SHOWS)
+def test_an_example_prints_what_it_should(name: str, tmp_path: Path) -> None:
+    output = _run(ROOT / "examples" / f"{name}.py", tmp_path)
+    assert SHOWS[name] in output
+
+
+def test_the_readme_example_runs_as_shown(tmp_path: Path) -> None:
+    [code] = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    script = tmp_path / "texts.py"
+    script.write_text(code)
+    output = _run(script, tmp_path)
+    assert "3 new, 0 known already" in output
+    assert "missing failed failed" in output
+    assert "{'counted': 3, 'failed': 1}" in output
+    again = _run(script, tmp_path)
+    assert "0 new, 3 known already" in again
+
+
+def test_every_setting_is_documented_with_its_default_and_range() -> None:
+    text = (ROOT / "docs" / "settings.md").read_text()
+    for field in fields(Settings):
+        low, high = RANGES.get(field.name, (None, None))
+        row = next(line for line in text.splitlines() if line.startswith(f"| `{field.name}` |"))
+        assert repr(field.default) in row
+        assert low is None or f"{low:g} to {high:g}" in row
+
+
+def test_every_event_kind_is_documented() -> None:
+    text = (ROOT / "docs" / "events.md").read_text()
+    missing = [kind for kind in Kind if f"`{kind}`" not in text]
+    assert missing == []
+
+
+def test_every_link_in_the_readme_leads_somewhere() -> None:
+    links = re.findall(r"\]\(([^)#:]+)\)", (ROOT / "README.md").read_text())
+    assert links
+    assert [link for link in links if not (ROOT / link).exists()] == []
+
+
+def _run(script: Path, folder: Path) -> str:
+    done = subprocess.run(
+        [sys.executable, str(script)], cwd=folder, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout

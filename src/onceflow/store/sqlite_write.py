@@ -8,6 +8,7 @@ and a busy event loop makes each of those steps expensive.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -220,10 +221,13 @@ def finish(
 ) -> list[bool]:
     """Make the transitions whose leases still hold; say for each whether it was kept."""
     shapes: dict[Shape, list[Finish]] = {}
+    seen: Counter[int] = Counter()
     for one in finishes:
-        shapes.setdefault(_shape(one), []).append(one)
+        # An item may be here twice, with an old fence and a new one: never in one statement.
+        shapes.setdefault((seen[one.lease.item], *_shape(one)), []).append(one)
+        seen[one.lease.item] += 1
     kept: set[tuple[int, int]] = set()
-    for shape, alike in shapes.items():
+    for (_, *shape), alike in shapes.items():
         kept |= _finish_alike(db, worker, shape, alike, now)
     answers = [(one.lease.item, one.lease.fence) in kept for one in finishes]
     for one, was_kept in zip(finishes, answers, strict=True):
@@ -258,7 +262,7 @@ PLAIN_EVENTS = tuple((event.kind, None) for event in PLAINLY_FINISHED)
 
 
 def _finish_alike(
-    db: apsw.Connection, worker: str, shape: Shape, alike: Sequence[Finish], now: int
+    db: apsw.Connection, worker: str, shape: Sequence[Any], alike: Sequence[Finish], now: int
 ) -> set[tuple[int, int]]:
     """Transitions of one shape. First the history, while the items still say who held them."""
     stage, generation, to_stage, phase, attempt, lane, delay_ms, error, code, events = shape
@@ -301,9 +305,12 @@ def _finish_alike(
 
 def _kept_before(db: apsw.Connection, worker: str, lost: Sequence[Finish]) -> set[tuple[int, int]]:
     """Of leases that do not hold any more: those whose finish was kept, only its reply was lost."""
-    held = {one.lease.item: one.lease.fence for one in lost}
-    ids = _list(db, "finish_known", held=json.dumps(held), worker=worker)
-    return {(item, held[item]) for item in ids}
+    kept: set[tuple[int, int]] = set()
+    for one in lost:
+        item, fence = one.lease.item, one.lease.fence
+        if run(db, "finish_known", item=item, fence=fence, worker=worker).get:
+            kept.add((item, fence))
+    return kept
 
 
 def _admit_extras(

@@ -3,17 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import secrets
 import socket
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from types import TracebackType
-from typing import Any
+from typing import Any, Literal
 
 from onceflow.core.errors import OnceflowError, Permanent, PipelineError, UnknownItem
-from onceflow.core.item import Added, Event, Filter, Item, Json, Run, Seed, Violation
+from onceflow.core.item import (
+    SETTLED,
+    Added,
+    Event,
+    Filter,
+    Item,
+    Json,
+    Phase,
+    Run,
+    Seed,
+    Violation,
+)
 from onceflow.core.pipeline import Pipeline
 from onceflow.core.transition import canonical_key, decode
 from onceflow.engine.audit import audit
@@ -26,10 +39,28 @@ from onceflow.engine.settings import Settings
 from onceflow.engine.trigger import Triggered, trigger
 from onceflow.engine.why import why
 from onceflow.store import open_store
-from onceflow.store.base import Add, Command, Store, Target, Worker
+from onceflow.store.base import Add, Row, Store, Target, Worker
 
 ADD_CHUNK = 5000
 """Items one transaction accepts; more are added in several, into the same run."""
+
+OPEN = (Phase.WAITING, Phase.READY, Phase.ACTIVE)
+MEANT = {"retry": (Phase.FAILED,), "cancel": OPEN, "release": (Phase.ACTIVE,)}
+"""The phases that an operator's command means, if neither keys nor a state say which items."""
+
+
+@dataclass(frozen=True, slots=True)
+class Acted:
+    """What an operator's command did, or would do in a dry run."""
+
+    matched: int = 0
+    """Items that were named, or that the filter matched."""
+    fitting: int = 0
+    """Of those, how many were in a phase the command is for."""
+    changed: int = 0
+    """Of those, how many it changed. The others' state changed meanwhile; 0 in a dry run."""
+    for_good: int = 0
+    """Matched, but failed for good and therefore left alone."""
 
 
 def open(
@@ -379,10 +410,13 @@ class Flow:
         permanent: bool = True,
     ) -> int:
         """Open a new generation of settled items, from the stage where they failed or from one
-        named; what backs off is ready at once. Results of earlier stages are kept and used."""
-        phases = None if keys or state else ("failed",)
-        chosen = await self._filter(pipeline, state, keys, run, error_code, phases)
-        return await self._act("retry", chosen, stage=from_stage, dry_run=dry_run)
+        named; what backs off is ready at once. Results of earlier stages are kept and used.
+        `permanent=False` leaves those alone that failed for good."""
+        acted = await self.act(
+            "retry", pipeline, state=state, keys=keys, run=run, error_code=error_code,
+            from_stage=from_stage, permanent=permanent, dry_run=dry_run,
+        )  # fmt: skip
+        return acted.fitting if dry_run else acted.changed
 
     async def cancel(
         self,
@@ -395,9 +429,10 @@ class Flow:
         dry_run: bool = False,
     ) -> int:
         """Take items out of the pipeline. A worker that has one loses its lease."""
-        open_phases = ("waiting", "ready", "active")
-        chosen = await self._filter(pipeline, state, keys, run, None, open_phases)
-        return await self._act("cancel", chosen, why=why, dry_run=dry_run)
+        acted = await self.act(
+            "cancel", pipeline, state=state, keys=keys, run=run, why=why, dry_run=dry_run
+        )
+        return acted.fitting if dry_run else acted.changed
 
     async def release(
         self,
@@ -409,8 +444,8 @@ class Flow:
         dry_run: bool = False,
     ) -> int:
         """Take leases away from whoever has them; it costs the items no attempt."""
-        chosen = await self._filter(pipeline, None, keys, run, None, ("active",))
-        return await self._act("release", chosen, why=why, dry_run=dry_run)
+        acted = await self.act("release", pipeline, keys=keys, run=run, why=why, dry_run=dry_run)
+        return acted.fitting if dry_run else acted.changed
 
     async def pause(self, pipeline: Pipeline | str, stage: str, why: str = "") -> None:
         """Claim nothing of a stage, anywhere, until it is resumed."""
@@ -434,28 +469,57 @@ class Flow:
             pruned += count
         return pruned
 
-    async def _act(
+    async def act(
         self,
-        command: Command,
-        chosen: Filter,
+        command: Literal["retry", "cancel", "release"],
+        pipeline: Pipeline | str | None = None,
         *,
-        stage: str = "",
+        state: str | None = None,
+        stage: str | None = None,
+        keys: Sequence[str | int] | None = None,
+        run: str | None = None,
+        error_code: str | None = None,
+        from_stage: str = "",
         why: str = "",
+        permanent: bool = True,
         dry_run: bool = False,
-    ) -> int:
+    ) -> Acted:
         """An operator's command on everything a filter matches, page by page. Each item is guarded
         by the version that was seen: one that changed meanwhile is left alone."""
-        count = after = 0
+        chosen = Filter(
+            pipeline=_name(pipeline),
+            ids=None if keys is None else await self._ids(pipeline, keys),
+            run=run,
+            places=await self._places(_name(pipeline), state),
+            stage=stage,
+            phases=None if keys is not None or state is not None else MEANT[command],
+            error_code=error_code,
+        )
+        matched = fitting = changed = for_good = after = 0
         while page := await self._page(chosen, after, PAGE):
             after = page[-1]["id"]
-            targets = [Target(row["id"], row["version"], self._lane(row, stage)) for row in page]
-            if dry_run:
-                count += len(targets)
-            else:
-                count += len(await self.store.act(command, targets, stage, why))
-        if count and not dry_run:
+            matched += len(page)
+            fits = [row for row in page if _fits(command, row, from_stage)]
+            if not permanent:
+                fit = len(fits)
+                fits = [row for row in fits if not await self._failed_for_good(row)]
+                for_good += fit - len(fits)
+            fitting += len(fits)
+            if fits and not dry_run:
+                targets = [
+                    Target(row["id"], row["version"], self._lane(row, from_stage)) for row in fits
+                ]
+                changed += len(await self.store.act(command, targets, from_stage, why))
+        if changed:
             self._told()
-        return count
+        return Acted(matched, fitting, changed, for_good)
+
+    async def _failed_for_good(self, row: Row) -> bool:
+        """Whether a handler said that it will never work, in the item's last event."""
+        if row["phase"] != Phase.FAILED:
+            return False
+        last = await self.store.read("history", item=row["id"], after=row["version"] - 1, most=1)
+        return bool(last and last[0]["data"] and json.loads(last[0]["data"]).get("permanent"))
 
     def _lane(self, row: Mapping[str, Any], stage: str) -> str:
         pipeline = self.pipelines.get(row["pipeline"])
@@ -463,22 +527,8 @@ class Flow:
             return str(row["lane"])
         return pipeline.lane_of(pipeline.stage(stage or row["stage"]), row["key"])
 
-    async def _filter(
-        self,
-        pipeline: Pipeline | str | None,
-        state: str | None,
-        keys: Sequence[str | int] | None,
-        run: str | None,
-        error_code: str | None,
-        phases: Sequence[str] | None,
-    ) -> Filter:
-        ids = None
-        if keys is not None:
-            ids = sorted({(await self._row(pipeline, key))["id"] for key in keys})
-        places = await self._places(_name(pipeline), state)
-        return Filter(
-            _name(pipeline), ids=ids, run=run, places=places, phases=phases, error_code=error_code
-        )
+    async def _ids(self, pipeline: Pipeline | str | None, keys: Sequence[str | int]) -> list[int]:
+        return sorted({(await self._row(pipeline, key))["id"] for key in keys})
 
     async def _page(self, chosen: Filter, after: int, limit: int) -> list[Any]:
         if chosen.ids is not None:
@@ -550,6 +600,15 @@ def _seed(pipeline: Pipeline, item: str | Seed) -> Seed:
 
 def _name(pipeline: Pipeline | str | None) -> str | None:
     return pipeline.name if isinstance(pipeline, Pipeline) else pipeline
+
+
+def _fits(command: str, row: Row, from_stage: str) -> bool:
+    """Whether an item is in a phase that the command is for."""
+    phase = row["phase"]
+    if command == "retry":
+        backing_off = phase == Phase.WAITING and row["due_at"] is not None and not from_stage
+        return phase in SETTLED or backing_off
+    return phase in (OPEN if command == "cancel" else (Phase.ACTIVE,))
 
 
 def _spaced(words: Iterable[str]) -> str:

@@ -33,6 +33,7 @@ from onceflow.store.postgres_connect import (
     CHANNEL,
     GONE,
     LISTEN_AGAIN_SECONDS,
+    PRUNE,
     READ,
     READ_SECONDS_MAX,
     WRITE,
@@ -223,7 +224,7 @@ class PostgresStore:
         await self._write(work, begin=self._begin + write.own_stages([(pipeline, stage)]))
 
     async def prune(self, before_ms: int) -> int:
-        return await self._write(lambda db: write.prune(db, before_ms))
+        return await self._write(lambda db: write.prune(db, before_ms), begin=PRUNE)
 
     # --- the rest ---
 

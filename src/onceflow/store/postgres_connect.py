@@ -42,6 +42,7 @@ WRITE = (
 )
 # A slow commit is waited for, but losing the last beats in a crash of the server is harmless.
 BEAT = f"{WRITE}; SET LOCAL synchronous_commit TO off"
+PRUNE = f"BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; {HERE}"
 READ = (
     f"BEGIN ISOLATION LEVEL READ COMMITTED READ ONLY; {HERE}; "
     "SET LOCAL plan_cache_mode TO force_custom_plan"

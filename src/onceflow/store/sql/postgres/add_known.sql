@@ -1,8 +1,10 @@
 -- add, what is there already: the items of these keys or of their aliases, and their place in the run.
+-- OFFSET 0 keeps the look-ups one by one: a join might read the whole table.
 SELECT k.place, i.id, i.depth,
-       EXISTS (SELECT 1 FROM member AS m WHERE m.run = :run AND m.item = i.id) AS member
-  FROM unnest(CAST(:keys AS text[])) WITH ORDINALITY AS k (key, place)
-  JOIN item AS i ON i.id = coalesce(
-         (SELECT o.id FROM item AS o WHERE o.pipeline = :pipeline AND o.key = k.key),
-         (SELECT a.item FROM alias AS a WHERE a.pipeline = :pipeline AND a.key = k.key))
+       coalesce((SELECT true FROM member AS m WHERE m.run = :run AND m.item = i.id), false) AS member
+  FROM (SELECT w.place, coalesce(
+                 (SELECT o.id FROM item AS o WHERE o.pipeline = :pipeline AND o.key = w.key),
+                 (SELECT a.item FROM alias AS a WHERE a.pipeline = :pipeline AND a.key = w.key)) AS item
+          FROM unnest(CAST(:keys AS text[])) WITH ORDINALITY AS w (key, place) OFFSET 0) AS k
+ CROSS JOIN LATERAL (SELECT o.id, o.depth FROM item AS o WHERE o.id = k.item OFFSET 0) AS i
  ORDER BY k.place

@@ -44,7 +44,7 @@ claimed AS (
      SET phase = 'active', fence = fence + 1, attempt = attempt + 1, version = version + 1,
          worker = :worker, claimed_at = b.now, deadline = b.now + b.lease_ms, updated_at = b.now
     FROM picked CROSS JOIN bounds AS b
-   WHERE item.id = picked.id AND item.phase = 'ready'
+   WHERE item.id = picked.id
   RETURNING item.id, item.key, item.fence, item.attempt, item.generation, item.run, item.depth,
             item.priority, item.version, b.now, b.most),
 logged AS (

@@ -29,7 +29,7 @@ walk (step, at, wrapped, ended, lane, run, spare, opens_at, served) AS (
    CROSS JOIN LATERAL (
      SELECT (SELECT i.lane FROM item AS i
               WHERE i.pipeline = :pipeline AND i.stage = :stage AND i.phase = 'ready' AND i.lane > w.at
-              ORDER BY i.lane LIMIT 1) AS lane) AS n
+              ORDER BY i.lane LIMIT 1) AS lane OFFSET 0) AS n  -- OFFSET 0: looked up once a step
    CROSS JOIN LATERAL (
      SELECT n.lane IS NULL OR w.wrapped AND CAST(:lane AS text) <> '' AND n.lane > CAST(:lane AS text)
             AS here) AS stop
@@ -39,7 +39,7 @@ walk (step, at, wrapped, ended, lane, run, spare, opens_at, served) AS (
                 AND a.lane = n.lane) AS active,
             coalesce((SELECT l.next_at FROM lane AS l
                        WHERE l.pipeline = :pipeline AND l.stage = :stage AND l.lane = n.lane), 0) AS next_at
-      WHERE NOT stop.here) AS state ON true
+      WHERE NOT stop.here OFFSET 0) AS state ON true
     LEFT JOIN LATERAL (
      WITH RECURSIVE turn (run) AS (
        SELECT (SELECT i.run FROM item AS i
@@ -75,7 +75,7 @@ claimed AS (
      SET phase = 'active', fence = fence + 1, attempt = attempt + 1, version = version + 1,
          worker = :worker, claimed_at = b.now, deadline = b.now + b.lease_ms, updated_at = b.now
     FROM picked CROSS JOIN bounds AS b
-   WHERE item.id = picked.id AND item.phase = 'ready'
+   WHERE item.id = picked.id
   RETURNING item.id, item.key, item.fence, item.attempt, item.generation, item.run, item.depth,
             item.priority, item.version, b.now, b.most),
 logged AS (

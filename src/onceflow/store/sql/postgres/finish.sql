@@ -19,7 +19,8 @@ moved AS (
          worker = NULL, deadline = NULL, claimed_at = NULL, updated_at = c.now
     FROM wish AS w CROSS JOIN clock AS c
    WHERE item.id = w.item
-     AND item.fence = w.fence AND item.stage = w.stage AND item.phase = 'active'
+     AND item.fence = w.fence AND item.stage = w.stage
+     AND item.phase || '' = 'active'  -- || '': by the items' ids, never by way of all active ones
   RETURNING w.*, c.now, item.version - w.events AS version, item.run, item.generation),
 stored AS (
   INSERT INTO result (item, stage, generation, at, body)

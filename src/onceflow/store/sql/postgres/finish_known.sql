@@ -3,6 +3,6 @@
 SELECT f.place
   FROM unnest(CAST(:places AS bigint[]), CAST(:items AS bigint[]), CAST(:fences AS bigint[]))
        AS f (place, item, fence)
- WHERE EXISTS (SELECT 1 FROM event
-                WHERE event.item = f.item AND event.fence = f.fence
-                  AND event.worker = :worker AND event.phase <> 'active')
+ WHERE (SELECT true FROM event AS e
+         WHERE e.item = f.item AND e.fence = f.fence AND e.worker = :worker AND e.phase <> 'active'
+         LIMIT 1)

@@ -14,7 +14,8 @@ over AS MATERIALIZED (
 picked AS MATERIALIZED (
   SELECT i.id, over.attempts
     FROM over JOIN item AS i ON i.id = over.id CROSS JOIN clock AS c
-   WHERE i.phase = 'active' AND i.fence = over.fence AND (over.dead OR i.deadline < c.now)
+   WHERE i.phase || '' = 'active'  -- || '': by the ids, not once more by way of all active ones
+     AND i.fence = over.fence AND (over.dead OR i.deadline < c.now)
      FOR UPDATE OF i SKIP LOCKED),
 taken AS (
   UPDATE item

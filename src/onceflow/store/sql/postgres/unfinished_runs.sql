@@ -1,8 +1,13 @@
 -- a page of the runs that are not over, and of those the caller has reason to ask about, each with the first
 -- item that keeps its gate shut. The look begins at the witness; only a look at all of them finds none.
-WITH page AS MATERIALIZED (
-  SELECT r.id FROM run AS r WHERE r.finished_at IS NULL AND r.id > :after ORDER BY r.id LIMIT :most)
-SELECT r.id, r.sealed, r.witness, r.settled_at, r.id IN (SELECT page.id FROM page) AS paged,
+WITH asked AS MATERIALIZED (
+  SELECT id, bool_or(paged) AS paged
+    FROM ((SELECT r.id, true AS paged FROM run AS r
+            WHERE r.finished_at IS NULL AND r.id > :after ORDER BY r.id LIMIT :most)
+          UNION ALL
+          SELECT u.id, false FROM unnest(CAST(:ids AS text[])) AS u (id)) AS every
+   GROUP BY id)
+SELECT r.id, r.sealed, r.witness, r.settled_at, asked.paged,
        CASE WHEN r.sealed = 1 AND r.settled_at IS NULL THEN coalesce(
          (SELECT m.item FROM member AS m JOIN item AS i ON i.id = m.item
            WHERE m.run = r.id AND m.item > r.witness
@@ -12,7 +17,7 @@ SELECT r.id, r.sealed, r.witness, r.settled_at, r.id IN (SELECT page.id FROM pag
            WHERE m.run = r.id
              AND (i.phase IN ('waiting', 'ready', 'active') OR r.gate = 'completed' AND i.phase <> 'done')
            ORDER BY m.item LIMIT 1)) END AS shut_by
-  FROM run AS r
- WHERE r.id IN (SELECT page.id FROM page UNION SELECT unnest(CAST(:ids AS text[])))
-   AND r.finished_at IS NULL
+  FROM asked
+ CROSS JOIN LATERAL (
+   SELECT u.* FROM run AS u WHERE u.id = asked.id AND u.finished_at IS NULL OFFSET 0) AS r
  ORDER BY r.id

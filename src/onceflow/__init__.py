@@ -1,9 +1,9 @@
 """Onceflow: web items through staged pipelines, every item through every stage once.
 
-    async with onceflow.open("news.db", news) as flow:
-        await flow.add(news, ["https://a.test/"])
-        async for event in flow.run_until_idle():
-            print(event.key, event.state)
+async with onceflow.open("news.db", news) as flow:
+    await flow.add(news, ["https://a.test/"])
+    async for event in flow.run_until_idle():
+        print(event.key, event.state)
 """
 
 from onceflow.core.errors import (

@@ -92,6 +92,7 @@ class Flow:
         pipelines: Iterable[Pipeline],
         settings: Settings,
         heart: Callable[..., Heart] = ThreadHeart,
+        worker: Callable[[], Worker] = new_worker,
     ) -> None:
         self.pipelines: dict[str, Pipeline] = {}
         for pipeline in pipelines:
@@ -106,6 +107,7 @@ class Flow:
             else database
         )
         self._heart = heart
+        self._new_worker = worker
         self._manager: Manager | None = None
         self._working: asyncio.Task[None] | None = None
 
@@ -224,8 +226,9 @@ class Flow:
         if self._manager is not None:
             raise OnceflowError("this flow is working already; open another one to work twice")
         manager = self._manager = Manager(
-            self.store, self.pipelines.values(), self.settings, new_worker(), self.bus, self._heart
-        )
+            self.store, self.pipelines.values(), self.settings, self._new_worker(), self.bus,
+            self._heart,
+        )  # fmt: skip
         self.store.watch(self._told)
         try:
             await manager.run(until_idle=until_idle)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -109,10 +110,15 @@ class Pipeline:
         events: tuple[str, ...] = (),
         canonical: Callable[[str], str] | None = None,
     ) -> None:
+        for stage in stages:
+            if not isinstance(stage, Stage):
+                raise PipelineError(f"pipeline {name!r}: {stage!r} is not a Stage; give Stage(...)")
         gate_stage = after_all
         if after_all is not None and not isinstance(after_all, Stage):
             gate_stage = Stage("digest", after_all, ready="gathered", active="digesting")
-        beat = min(30.0, lease_seconds / 3) if heartbeat_seconds is None else heartbeat_seconds
+        beat = heartbeat_seconds
+        if beat is None:
+            beat = min(30.0, lease_seconds / 3) if _is_number(lease_seconds) else 30.0
         every = (*stages, gate_stage) if isinstance(gate_stage, Stage) else stages
         values: dict[str, Any] = {
             "name": name,
@@ -214,8 +220,16 @@ def _named(stage: Stage) -> Stage:
 
 
 def _followers(stages: tuple[Stage, ...]) -> dict[str, str | None]:
-    below = [*[stage.name for stage in stages[1:]], None]
-    return {stage.name: stage.next or name for stage, name in zip(stages, below, strict=True)}
+    below = (*[stage.name for stage in stages[1:]], None)
+    return {stage.name: stage.next or name for stage, name in zip(stages, below, strict=False)}
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _is_state(name: object) -> bool:
+    return isinstance(name, str) and STATE.fullmatch(name) is not None
 
 
 def _check(pipeline: Pipeline, every: tuple[Stage, ...]) -> None:
@@ -234,12 +248,13 @@ def _check(pipeline: Pipeline, every: tuple[Stage, ...]) -> None:
         _check_stage(pipeline, stage, refuse)
     _check_way(pipeline, refuse)
     _check_states(pipeline, refuse)
-    for value, name in (
-        (pipeline.attempts, "attempts"),
-        (pipeline.lease_seconds, "lease_seconds"),
-        (pipeline.heartbeat_seconds, "heartbeat_seconds"),
-    ):
-        if value <= 0:
+    for name in ("attempts", "lease_seconds", "heartbeat_seconds", "backoff_seconds",
+                 "backoff_max_seconds"):  # fmt: skip
+        value = getattr(pipeline, name)
+        if not _is_number(value) or (name == "attempts" and not isinstance(value, int)):
+            kind = "a whole number" if name == "attempts" else "a number"
+            refuse(f"{name} is {value!r}; it must be {kind}")
+        elif value <= 0 and not name.startswith("backoff"):
             refuse(f"{name} is {value}; it must be above 0")
     if pipeline.backoff_seconds < 0 or pipeline.backoff_max_seconds < pipeline.backoff_seconds:
         refuse(
@@ -287,7 +302,7 @@ def _check_stage(pipeline: Pipeline, stage: Stage, refuse: Callable[[str], None]
             refuse(f"{whose}: {name} is {value!r}; it must be a whole number")
         elif value is not None and value < 1:
             refuse(f"{whose}: {name} is {value}; it must be at least 1")
-    if stage.deadline_seconds <= 0:
+    if not _is_number(stage.deadline_seconds) or stage.deadline_seconds <= 0:
         refuse(f"{whose}: deadline_seconds is {stage.deadline_seconds}; it must be above 0")
 
 
@@ -310,13 +325,13 @@ def _check_way(pipeline: Pipeline, refuse: Callable[[str], None]) -> None:
 def _check_states(pipeline: Pipeline, refuse: Callable[[str], None]) -> None:
     ends = {"done": pipeline.done, "failed": pipeline.failed, "cancelled": pipeline.cancelled}
     for what, state in ends.items():
-        if not STATE.fullmatch(state):
+        if not _is_state(state):
             refuse(f"state name {state!r} for {what} is not allowed; use letters, 0-9, _ and -")
     if len(set(ends.values())) < len(ends):
         refuse(f"done, failed and cancelled need three names, not {sorted(ends.values())}")
     for stage in pipeline.every_stage:
         for state in (stage.ready, stage.active, stage.waiting):
-            if not STATE.fullmatch(state):
+            if not _is_state(state):
                 refuse(
                     f"stage {stage.name!r}: state name {state!r} is not allowed; "
                     "use letters, 0-9, _ and -"

@@ -4,6 +4,7 @@ Importing this loads none of the libraries behind it; each is loaded at its firs
 """
 
 from onceflow.clients.embed import Embedder
+from onceflow.clients.extract import Extracted, Extractor, ExtractSettings
 from onceflow.clients.http import Headers, Http, Page
 from onceflow.clients.llm import Llm, LlmLimits, Price, Stream, Usage
 from onceflow.clients.settings import FetchSettings
@@ -11,6 +12,9 @@ from onceflow.clients.urls import canonical
 
 __all__ = [
     "Embedder",
+    "ExtractSettings",
+    "Extracted",
+    "Extractor",
     "FetchSettings",
     "Headers",
     "Http",

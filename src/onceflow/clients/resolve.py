@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
+from onceflow.clients import addresses
+from onceflow.clients.urls import parse_url
 from onceflow.core.errors import Permanent, Transient
 
 _NO_SUCH_NAME = (socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME))
@@ -16,6 +18,27 @@ class Resolver(Protocol):
     """All addresses of a name, or `Permanent`/`Transient`. Asked once for each connection."""
 
     async def __call__(self, host: str, /) -> Sequence[str]: ...
+
+
+async def check_public(
+    url: str,
+    *,
+    allow_networks: Iterable[str] = (),
+    resolver: Resolver | None = None,
+) -> str:
+    """The canonical URL, if all its addresses are public; else `Permanent` (`blocked_address`).
+
+    For addresses that come in through the API (a webhook): refused early, with a clear answer.
+    It does not replace the judgement at connect time, since a name may change its mind.
+    """
+    parsed = parse_url(url)
+    allowed = addresses.networks(allow_networks)
+    if parsed.is_address:
+        addresses.check(parsed.host, allowed)
+    else:
+        for address in await (resolver or system_resolver)(parsed.host):
+            addresses.check(address, allowed, host=parsed.host)
+    return parsed.href
 
 
 async def system_resolver(host: str, /) -> Sequence[str]:

@@ -149,12 +149,12 @@ def one_line(text: str, *, chars_max: int) -> str:
     return " ".join(clean(text[: chars_max * 8]).split())[:chars_max].strip()
 
 
-def strip_markup(text: str) -> str:
+def strip_markup(text: str, *, is_html: bool = False) -> str:
     """The visible text of HTML, roughly and in one pass; plain text comes back as it is.
 
-    For a model that is handed a raw page. `extract` is the careful way.
+    For a model that is handed a raw page, and for pages that defeat the careful way (`extract`).
     """
-    if not _MARKUP.search(text, 0, 20_000):
+    if not is_html and not _MARKUP.search(text, 0, 20_000):
         return text
     from html import unescape
 

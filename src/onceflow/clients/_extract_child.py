@@ -1,0 +1,291 @@
+"""The process that reads a page. It is started by path, alone, and may be killed at any moment.
+
+It gets one request after another on stdin and answers on stdout, each a 4-byte length and then
+JSON. It limits its own memory and time, ends when its parent does, and knows no other file of ours
+but `text.py`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import resource
+import signal
+import struct
+import sys
+from collections.abc import Callable
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from typing import Any, BinaryIO
+
+HREFS_MAX = 5_000
+HREF_CHARS_MAX = 2_048
+FIELD_CHARS_MAX = 4_000
+METAS_MAX = 500
+SCRIPTS_MAX = 50
+SCRIPT_CHARS_MAX = 100_000
+SHORT_CHARS = 250  # less text than this, and the thorough mode gets its turn
+NODES_MAX = 400_000  # a larger or deeper tree would only use up the time limit
+DEPTH_MAX = 400
+RECURSION_MAX = 5_000
+
+_HIDDEN_STYLE = ("display:none", "visibility:hidden", "font-size:0;", "font-size:0px", "opacity:0;")
+
+# The page's own words about itself, as publishers spell the names; trafilatura's search for them
+# took as long as finding the text.
+_META_NAMES = {
+    "author": ("author", "article:author", "dc.creator", "dcterms.creator", "parsely-author"),
+    "date": (
+        *("article:published_time", "datepublished", "date", "dc.date", "dcterms.created"),
+        *("dc.date.issued", "pubdate", "publish-date", "parsely-pub-date", "og:published_time"),
+    ),
+    "description": ("description", "og:description", "dc.description"),
+    "sitename": ("og:site_name", "application-name"),
+}
+
+Work = Callable[[dict[str, Any]], dict[str, Any]]
+
+
+def extract(request: dict[str, Any]) -> dict[str, Any]:
+    """`html`, `url` -> text, markdown, title, author, date, language, canonical, hrefs, method."""
+    html: str = request["html"]
+    found: dict[str, Any] = {"text": "", "markdown": "", "method": "none"}
+    tree = _parse(html)
+    if tree is not None:
+        found |= _about(tree)
+        # Whatever goes wrong in a stranger's page inside a stranger's library, the plain text is
+        # still there to be had.
+        with contextlib.suppress(Exception):
+            found |= _main_text(tree, request, fast=True)
+        if len(found["text"]) < SHORT_CHARS:
+            with contextlib.suppress(Exception):
+                again = _main_text(_parse(html), request, fast=False)
+                if len(again["text"]) > len(found["text"]):
+                    found |= again
+    if not found["text"]:
+        plain = _plain(html, tree)
+        if plain:
+            found |= {"text": plain, "markdown": plain, "method": "plain"}
+    return found
+
+
+def _plain(html: str, tree: Any) -> str:
+    """All text there is. From the tree where there is one: hidden parts are gone from it."""
+    if tree is not None:
+        from lxml import etree  # type: ignore[import-untyped]  # has no types
+
+        html = etree.tostring(tree, encoding="unicode", method="html")
+    return str(_text_module().strip_markup(html, is_html=True)).strip()
+
+
+def _parse(html: str) -> Any:
+    from lxml import etree
+    from lxml.html import (  # type: ignore[import-untyped]  # has no types
+        HTMLParser,
+        document_fromstring,
+    )
+
+    # huge_tree: depth 2,048 instead of 256. Entities of a DOCTYPE mean nothing to an HTML parser.
+    parser = HTMLParser(
+        huge_tree=True, remove_comments=True, remove_pis=True, no_network=True, encoding="utf-8"
+    )
+    try:
+        tree = document_fromstring(html.encode("utf-8", "replace"), parser=parser)
+    except (etree.ParserError, etree.XMLSyntaxError, ValueError, AssertionError):
+        return None
+    if any(error.level_name == "FATAL" for error in parser.error_log):
+        return None  # deeper than the parser goes: the tree ends where it gave up
+    hidden: list[Any] = []
+    nodes = depth = 0
+    for event, element in etree.iterwalk(tree, events=("start", "end")):
+        if event == "end":
+            depth -= 1
+            continue
+        nodes, depth = nodes + 1, depth + 1
+        if nodes > NODES_MAX or depth > DEPTH_MAX:
+            return None
+        if _is_hidden(element):
+            hidden.append(element)
+    for element in hidden:
+        _drop(element)
+    return tree if len(tree) else None
+
+
+def _is_hidden(element: Any) -> bool:
+    if element.tag in ("template", "noscript", "style") or "hidden" in element.attrib:
+        return True
+    if element.get("aria-hidden", "").strip().lower() == "true":
+        return True
+    style = element.get("style")
+    if not style or len(style) > 2_000:
+        return False
+    style = "".join(style.lower().split()) + ";"
+    if any(mark in style for mark in _HIDDEN_STYLE):
+        return True
+    values = {name: value for name, _, value in (pair.partition(":") for pair in style.split(";"))}
+    back = values.get("background-color") or values.get("background")
+    return bool(back) and values.get("color") == back  # white on white
+
+
+def _drop(element: Any) -> None:
+    parent = element.getparent()
+    if parent is None or element.tag in ("html", "body"):
+        return
+    if element.tail:
+        before = element.getprevious()
+        if before is not None:
+            before.tail = (before.tail or "") + element.tail
+        else:
+            parent.text = (parent.text or "") + element.tail
+    parent.remove(element)
+
+
+def _about(tree: Any) -> dict[str, Any]:
+    """What the page says of itself, whatever becomes of its text."""
+    metas: dict[str, str] = {}
+    for meta in tree.iter("meta"):
+        name = meta.get("property") or meta.get("name") or meta.get("itemprop") or ""
+        content = meta.get("content", "").strip()
+        if name and content and len(metas) < METAS_MAX:
+            metas.setdefault(name.lower()[:64], content[:FIELD_CHARS_MAX])
+    links = {
+        rel: link.get("href", "")
+        for link in tree.iter("link")
+        for rel in link.get("rel", "").lower().split()
+        if rel == "canonical"
+    }
+    hrefs: dict[str, None] = {}
+    for anchor in tree.iter("a"):
+        href = anchor.get("href", "").strip()
+        if href and not href.startswith("#") and len(href) <= HREF_CHARS_MAX:
+            hrefs[href] = None
+            if len(hrefs) == HREFS_MAX:
+                break
+    found = _structured(tree)
+    for field, names in _META_NAMES.items():
+        found[field] = next((metas[n] for n in names if n in metas), found.get(field, ""))
+    found["title"] = metas.get("og:title") or _first(tree, "title") or _first(tree, "h1")
+    if not found["date"]:
+        found["date"] = next((t.get("datetime", "") for t in tree.iter("time")), "")
+    return {
+        **{name: str(value)[:FIELD_CHARS_MAX] for name, value in found.items()},
+        "language": tree.get("lang", tree.get("xml:lang", "")),
+        "canonical": links.get("canonical", "")[:HREF_CHARS_MAX],
+        "base": next((b.get("href", "") for b in tree.iter("base")), "")[:HREF_CHARS_MAX],
+        "hrefs": list(hrefs),
+    }
+
+
+def _first(tree: Any, tag: str) -> str:
+    # A <title> inside an SVG is not the page's.
+    found = (e for e in tree.iter(tag) if tag != "title" or e.getparent().tag == "head")
+    element = next(found, None)
+    return "" if element is None else str(element.text_content())[:FIELD_CHARS_MAX].strip()
+
+
+def _structured(tree: Any) -> dict[str, str]:
+    """Author and date from JSON-LD, which news sites use."""
+    for script in list(tree.iter("script"))[:SCRIPTS_MAX]:
+        text = script.text or ""
+        if script.get("type") != "application/ld+json" or len(text) > SCRIPT_CHARS_MAX:
+            continue
+        with contextlib.suppress(ValueError, RecursionError, TypeError, AttributeError):
+            data = json.loads(text)
+            things = data if isinstance(data, list) else data.get("@graph", [data])
+            for thing in things[:20]:
+                author, date = thing.get("author"), thing.get("datePublished")
+                if not (author or date):
+                    continue
+                people = author if isinstance(author, list) else [author]
+                names = [p.get("name") if isinstance(p, dict) else p for p in people[:10]]
+                return {"author": ", ".join(str(n) for n in names if n), "date": str(date or "")}
+    return {}
+
+
+def _main_text(tree: Any, request: dict[str, Any], *, fast: bool) -> dict[str, Any]:
+    from trafilatura import bare_extraction
+    from trafilatura.xml import xmltotxt
+
+    with_markdown = bool(request.get("markdown"))
+    document: Any = bare_extraction(
+        tree,
+        url=request.get("url"),
+        fast=fast,
+        include_comments=False,
+        include_formatting=with_markdown,
+    )
+    if document is None:
+        return {"text": ""}
+    text = (document.text or "").strip()
+    found = {"method": "fast" if fast else "thorough", "text": text}
+    if with_markdown:
+        found |= {"markdown": text, "text": xmltotxt(document.body, False).strip()}
+    return found
+
+
+def serve(work: Work = extract) -> None:
+    """Answer requests until stdin ends."""
+    _die_with_the_parent()
+    source, sink = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
+    # A library that prints must not write into the answers.
+    os.dup2(2, 1)
+    settings = _read(source)
+    if settings is None:
+        return
+    limit = int(settings["memory_bytes"])
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    sys.setrecursionlimit(RECURSION_MAX)
+    while (request := _read(source)) is not None:
+        # Should the parent be stopped or gone, the alarm ends us all the same.
+        signal.setitimer(signal.ITIMER_REAL, float(settings["seconds"]) + 1)
+        try:
+            answer = work(request)
+        except MemoryError:
+            answer = {"failure": "it needs too much memory"}
+        except RecursionError:
+            answer = {"failure": "it is nested too deeply"}
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        try:
+            data = json.dumps(answer).encode()
+        except MemoryError:
+            data = b'{"failure": "it needs too much memory"}'
+        sink.write(struct.pack("!I", len(data)) + data)
+        sink.flush()
+
+
+def _read(source: BinaryIO) -> dict[str, Any] | None:
+    head = source.read(4)
+    if len(head) < 4:
+        return None
+    (length,) = struct.unpack("!I", head)
+    body = source.read(length)
+    if len(body) < length:
+        return None
+    request: dict[str, Any] = json.loads(body)
+    return request
+
+
+def _die_with_the_parent() -> None:
+    if sys.platform == "linux":
+        set_parent_death_signal = 1
+        with contextlib.suppress(OSError):
+            ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL)
+
+
+def _text_module() -> Any:
+    known = sys.modules.get("_onceflow_text")
+    if known is None:
+        spec = spec_from_file_location("_onceflow_text", Path(__file__).with_name("text.py"))
+        assert spec is not None
+        assert spec.loader is not None
+        known = module_from_spec(spec)
+        sys.modules["_onceflow_text"] = known
+        spec.loader.exec_module(known)
+    return known
+
+
+if __name__ == "__main__":
+    serve()

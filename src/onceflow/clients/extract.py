@@ -1,0 +1,252 @@
+"""A page's main text, title, date, links: read in a child process that can be killed.
+
+page = await http.page(url)
+found = await extractor.extract(page.text, url=page.url)
+if not found.text: ...          # nothing to summarize: a result, not an error
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import struct
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from onceflow.clients._lifetime import PerLoop
+from onceflow.clients.settings import MIB
+from onceflow.clients.text import clean, one_line
+from onceflow.clients.urls import parse_url, shown
+from onceflow.core.errors import Permanent, Transient
+
+ANSWER_BYTES_MAX = 128 * MIB
+CHILD = Path(__file__).with_name("_extract_child.py")
+TITLE_CHARS_MAX = 500
+PAGES_PER_CHILD = 1_000  # then a fresh one: parsers of strangers' pages leak
+
+
+@dataclass(frozen=True, slots=True)
+class Extracted:
+    """What a page says. Empty `text` means that there is none, not that something failed.
+
+    `method` is how it was found: `fast`, `thorough`, `plain` (all text of a page too odd for the
+    careful ways) or `none`.
+    """
+
+    text: str = ""
+    markdown: str = ""
+    title: str = ""
+    author: str = ""
+    date: str = ""
+    description: str = ""
+    site_name: str = ""
+    language: str = ""
+    canonical: str | None = None  # only if it is of the same site
+    links: tuple[str, ...] = ()  # absolute and canonical; each is judged again when it is fetched
+    method: str = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class ExtractSettings:
+    """The limits of one extraction."""
+
+    processes: int = 0  # 0: one for each core
+    seconds: float = 10
+    memory_bytes: int = 512 * MIB
+    text_chars_max: int = 5_000_000
+    links_max: int = 1_000
+
+
+class Extractor:
+    """Reads pages in up to `processes` children at once; make one and share it."""
+
+    def __init__(self, settings: ExtractSettings | None = None, *, child: Path = CHILD) -> None:
+        self.settings = settings or ExtractSettings()
+        self._child = child
+        self._pools: PerLoop[_Pool] = PerLoop(self._open, _close)
+
+    async def extract(
+        self, html: str, *, url: str | None = None, markdown: bool = False
+    ) -> Extracted:
+        """Raises `Permanent` or `Transient` with the code `extract_failed`, and nothing else.
+
+        Markdown costs half as much again, so it is made only if asked for.
+        """
+        pool = await self._pools.get()
+        request = {"html": html, "url": url, "markdown": markdown}
+        async with pool.child() as child:
+            answer = await child.ask(request, shown(url or "the page"))
+        return self._result(answer, url)
+
+    async def close(self) -> None:
+        """End the children now. Without it they end with the event loop."""
+        await self._pools.close()
+
+    async def __aenter__(self) -> Extractor:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    def _open(self) -> _Pool:
+        return _Pool(self.settings, self._child)
+
+    def _result(self, answer: dict[str, Any], url: str | None) -> Extracted:
+        def line(name: str, chars_max: int = TITLE_CHARS_MAX) -> str:
+            return one_line(str(answer.get(name) or ""), chars_max=chars_max)
+
+        chars_max = self.settings.text_chars_max
+        text = clean(str(answer.get("text") or ""))[:chars_max].strip()
+        return Extracted(
+            text=text,
+            markdown=clean(str(answer.get("markdown") or ""))[:chars_max].strip(),
+            title=line("title"),
+            author=line("author"),
+            date=line("date", 40),
+            description=line("description"),
+            site_name=line("sitename"),
+            language=line("language", 35),
+            canonical=_canonical(line("canonical", 2048), url),
+            links=self._links(answer, url),
+            method=str(answer.get("method") or "none"),
+        )
+
+    def _links(self, answer: dict[str, Any], url: str | None) -> tuple[str, ...]:
+        if url is None:
+            return ()
+        base = parse_url(url)
+        with contextlib.suppress(Permanent):
+            if answer.get("base"):
+                base = parse_url(str(answer["base"]), base=base)
+        links: dict[str, None] = {}
+        for href in answer.get("hrefs") or ():
+            with contextlib.suppress(Permanent):
+                links[parse_url(str(href), base=base).href] = None
+            if len(links) >= self.settings.links_max:
+                break
+        return tuple(links)
+
+
+def _canonical(href: str, url: str | None) -> str | None:
+    """A page may name another spelling of itself, not somebody else's page."""
+    if not href or url is None:
+        return None
+    page = parse_url(url)
+    try:
+        named = parse_url(href, base=page)
+    except Permanent:
+        return None
+    return named.href if named.host.removeprefix("www.") == page.host.removeprefix("www.") else None
+
+
+class _Pool:
+    """The children of one event loop: started when needed, replaced when they are gone."""
+
+    def __init__(self, settings: ExtractSettings, path: Path) -> None:
+        self._settings = settings
+        self._path = path
+        self._turns = asyncio.Semaphore(settings.processes or os.cpu_count() or 1)
+        self._idle: list[_Child] = []
+        self._all: set[_Child] = set()
+
+    @contextlib.asynccontextmanager
+    async def child(self) -> Any:
+        async with self._turns:
+            child = self._idle.pop() if self._idle else await self._start()
+            try:
+                yield child
+            finally:
+                # One that was left in the middle of an answer cannot be asked again.
+                if child.is_ready:
+                    self._idle.append(child)
+                else:
+                    self._all.discard(child)
+                    await child.end()
+
+    async def close(self) -> None:
+        for child in self._all:
+            await child.end()
+        self._all.clear()
+        self._idle.clear()
+
+    async def _start(self) -> _Child:
+        child = await _Child.start(self._settings, self._path)
+        self._all.add(child)
+        return child
+
+
+class _Child:
+    def __init__(self, process: asyncio.subprocess.Process, settings: ExtractSettings) -> None:
+        self._process = process
+        self._settings = settings
+        self._asked = 0
+        self._busy = False
+
+    @classmethod
+    async def start(cls, settings: ExtractSettings, path: Path) -> _Child:
+        # -P: not with the child's folder on its path, where `http.py` would hide Python's own.
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-P", str(path)),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+            start_new_session=True,  # Ctrl-C is the parent's to handle
+        )
+        child = cls(process, settings)
+        await child._send({"memory_bytes": settings.memory_bytes, "seconds": settings.seconds})
+        return child
+
+    @property
+    def is_ready(self) -> bool:
+        return not self._busy and self._process.returncode is None and self._asked < PAGES_PER_CHILD
+
+    async def ask(self, request: dict[str, Any], name: str) -> dict[str, Any]:
+        self._busy = True
+        self._asked += 1
+        try:
+            async with asyncio.timeout(self._settings.seconds):
+                await self._send(request)
+                answer = await self._receive()
+        except TimeoutError:
+            raise Permanent(
+                f"{name}: no text found within {self._settings.seconds:g} s", code="extract_failed"
+            ) from None
+        except (OSError, EOFError, ValueError):
+            raise Transient(
+                f"{name}: the process that read it came to an end", code="extract_failed"
+            ) from None
+        self._busy = False
+        if failure := answer.get("failure"):
+            raise Permanent(f"{name} cannot be read: {failure}", code="extract_failed")
+        return answer
+
+    async def end(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            self._process.kill()
+        await self._process.wait()
+        # Without this the pipe is closed by the garbage collector, with a warning.
+        self._process._transport.close()  # type: ignore[attr-defined]  # no public way
+
+    async def _send(self, message: dict[str, Any]) -> None:
+        assert self._process.stdin is not None
+        data = json.dumps(message).encode()
+        self._process.stdin.write(struct.pack("!I", len(data)) + data)
+        await self._process.stdin.drain()
+
+    async def _receive(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        (length,) = struct.unpack("!I", await self._process.stdout.readexactly(4))
+        if length > ANSWER_BYTES_MAX:
+            raise ValueError("an answer without end")
+        answer = json.loads(await self._process.stdout.readexactly(length))
+        if not isinstance(answer, dict):
+            raise ValueError("not an answer")
+        return answer
+
+
+async def _close(pool: _Pool) -> None:
+    await pool.close()

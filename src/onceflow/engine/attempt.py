@@ -26,7 +26,7 @@ class Processes:
     """The processes of `cpu=True` handlers, started when the first one is needed."""
 
     def __init__(self, count: int) -> None:
-        self._count = count or os.cpu_count() or 1
+        self._count = max(1, count)
         self._pool: Any = None
 
     async def run(self, handler: Handler, work: Work) -> Any:
@@ -70,6 +70,7 @@ async def attempt(
 ) -> Outcome:
     """Run the stage's handler once and say how it ended. Nothing that a handler raises gets out,
     but a cancellation: whoever cancels has decided about the item already."""
+    here = os.getpid()
     try:
         if way is Way.LOOP:
             value = await stage.handler(work_for(lease, desk))
@@ -85,6 +86,9 @@ async def attempt(
         if failed.unexpected:
             log.warning("%s: stage %r raised", lease.key, lease.stage, exc_info=error)
         return failed
+    finally:
+        if os.getpid() != here:  # the handler forked, and this is the child: it is no worker
+            os._exit(0)
 
 
 def is_async(handler: Handler) -> bool:

@@ -7,6 +7,8 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
+SNAPSHOT = "snapshot"
+"""The kind of a message that has the whole text so far: deltas go on from it."""
 BACKLOG_MAX = 10_000
 """Live messages one slow watcher may have waiting; older ones are dropped."""
 

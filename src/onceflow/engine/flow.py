@@ -34,7 +34,7 @@ from onceflow.engine.bus import Bus, Live
 from onceflow.engine.health import Health
 from onceflow.engine.heart import Heart, ThreadHeart
 from onceflow.engine.listing import PAGE, known_states, to_event, to_item, to_run
-from onceflow.engine.manager import Manager
+from onceflow.engine.manager import Manager, Stopped
 from onceflow.engine.settings import Settings
 from onceflow.engine.trigger import Triggered, trigger
 from onceflow.engine.why import why
@@ -110,6 +110,8 @@ class Flow:
         self._new_worker = worker
         self._manager: Manager | None = None
         self._working: asyncio.Task[None] | None = None
+        self._at_rest = asyncio.Event()
+        self._at_rest.set()
 
     async def __aenter__(self) -> Flow:
         await self.store.open(self.pipelines.values())
@@ -148,10 +150,10 @@ class Flow:
         new = known = over = 0
         chunks = [seeds[at : at + ADD_CHUNK] for at in range(0, len(seeds), ADD_CHUNK)] or [[]]
         for at, chunk in enumerate(chunks, start=1):
+            last = at == len(chunks) and not refresh
             request = Add(
-                chosen, run, chunk, seal and at == len(chunks), max_items, max_depth, max_tokens,
-                max_cost,
-            )  # fmt: skip
+                chosen, run, chunk, seal and last, max_items, max_depth, max_tokens, max_cost
+            )
             added = await self._add(request)
             new, known = new + added.new, known + added.known
             over += added.over_budget
@@ -159,6 +161,8 @@ class Flow:
             await self.retry(
                 chosen, keys=[seed.key for seed in seeds], from_stage=chosen.first.name, run=run
             )
+        if refresh and seal:  # not before: the gate would open over the results of before
+            await self.seal(chosen, run)
         return Added(run, new, known, over)
 
     async def seal(self, pipeline: Pipeline | str, run: str) -> None:
@@ -167,7 +171,8 @@ class Flow:
 
     async def _add(self, request: Add) -> Added:
         if self._manager is not None and request.pipeline.name in self.pipelines:
-            return await self._manager.add(request)
+            with suppress(Stopped):
+                return await self._manager.add(request)
         added, _ = await self.store.add(request)
         return added
 
@@ -175,16 +180,16 @@ class Flow:
 
     async def drain(self) -> None:
         """Work until nothing is left to do, here or in other processes."""
-        await self._work(until_idle=True)
+        await self._begin(until_idle=True)
 
     async def work(self) -> None:
         """Work until `stop`."""
-        await self._work(until_idle=False)
+        await self._begin(until_idle=False)
 
     def start(self) -> asyncio.Task[None]:
         """Work in the background until `stop` or the end of `async with`."""
         if self._working is None:
-            self._working = asyncio.create_task(self.work())
+            self._working = self._begin(until_idle=False)
         return self._working
 
     async def stop(self, grace_seconds: float | None = None) -> None:
@@ -193,6 +198,7 @@ class Flow:
         if self._working is not None:
             working, self._working = self._working, None
             await working
+        await self._at_rest.wait()  # whoever began it
 
     def stop_soon(self, grace_seconds: float | None = None) -> None:
         """Ask for a stop and go on; a second, shorter one wins."""
@@ -202,8 +208,8 @@ class Flow:
     async def run_until_idle(self) -> AsyncIterator[Event]:
         """Work until nothing is left to do, and give each event as it is committed."""
         seen = (await self.store.read("last_event"))[0]["seq"]
+        working = self._begin(until_idle=True)
         subscription = self.bus.subscribe()
-        working = asyncio.create_task(self._work(until_idle=True))
         working.add_done_callback(lambda _: subscription.poke())
         try:
             while True:
@@ -222,7 +228,8 @@ class Flow:
                 with suppress(OnceflowError):
                     await working
 
-    async def _work(self, *, until_idle: bool) -> None:
+    def _begin(self, *, until_idle: bool) -> asyncio.Task[None]:
+        """Set a manager to work; it can be stopped from now on."""
         if self._manager is not None:
             raise OnceflowError("this flow is working already; open another one to work twice")
         manager = self._manager = Manager(
@@ -230,10 +237,14 @@ class Flow:
             self._heart,
         )  # fmt: skip
         self.store.watch(self._told)
-        try:
-            await manager.run(until_idle=until_idle)
-        finally:
-            self._manager = None
+        self._at_rest.clear()
+        working = asyncio.create_task(manager.run(until_idle=until_idle))
+        working.add_done_callback(self._ended)
+        return working
+
+    def _ended(self, _working: asyncio.Task[None]) -> None:
+        self._manager = None
+        self._at_rest.set()
 
     def _told(self) -> None:
         if self._manager is not None:
@@ -379,9 +390,13 @@ class Flow:
                 self.bus.unsubscribe(subscription)
 
     async def live(self) -> AsyncIterator[Live]:
-        """Text as handlers in this process stream it; `partial` has what came before."""
+        """Text as handlers in this process stream it: first a `snapshot` of what each attempt under
+        way has streamed so far, then the deltas, which go on from there."""
         subscription = self.bus.subscribe()
+        begun = [] if self._manager is None else self._manager.streaming()
         try:
+            for live in begun:
+                yield live
             while True:
                 for live in subscription.take():
                     yield live
@@ -456,12 +471,14 @@ class Flow:
 
     async def resume(self, pipeline: Pipeline | str, stage: str, why: str = "") -> None:
         await self.store.tune(_name(pipeline) or "", stage, paused=False, why=why)
+        self._told()
 
     async def limit(self, pipeline: Pipeline | str, stage: str, limit: int | None) -> None:
         """Set a stage's global limit; None goes back to the one its program declares."""
         if limit is not None and limit < 1:
             raise PipelineError(f"stage {stage!r}: limit is {limit}; it must be at least 1")
         await self.store.tune(_name(pipeline) or "", stage, limit=limit or 0)
+        self._told()
 
     async def prune(self, *, older_than_seconds: float) -> int:
         """Forget the history of items settled longer ago, and results replaced since."""
@@ -513,6 +530,8 @@ class Flow:
                     Target(row["id"], row["version"], self._lane(row, from_stage)) for row in fits
                 ]
                 changed += len(await self.store.act(command, targets, from_stage, why))
+        if changed and command == "cancel":  # they may have been the last that kept a gate shut
+            await self.store.sweep([] if run is None else [run])
         if changed:
             self._told()
         return Acted(matched, fitting, changed, for_good)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import Any, NamedTuple
@@ -26,8 +27,8 @@ from onceflow.core.transition import (
     decode,
     failure,
 )
-from onceflow.engine.attempt import Processes, attempt, past_deadline, way_of
-from onceflow.engine.bus import Bus, Live
+from onceflow.engine.attempt import Processes, Way, attempt, past_deadline, way_of
+from onceflow.engine.bus import SNAPSHOT, Bus, Live
 from onceflow.engine.coordinator import Coordinator
 from onceflow.engine.health import Health, Tally, report
 from onceflow.engine.heart import Heart, ThreadHeart
@@ -49,6 +50,10 @@ class Finished(NamedTuple):
     processor: Processor | None
     lease: Lease
     outcome: Outcome
+
+
+class Stopped(StoreUnavailable):
+    """Asked of a manager that has ended meanwhile: nothing was done, ask the store itself."""
 
 
 class Directed(NamedTuple):
@@ -77,11 +82,13 @@ class Manager:
         self._bus = bus
         self._loop = asyncio.get_running_loop()
         self._pipelines = {pipeline.name: pipeline for pipeline in pipelines}
-        plans = [plan for pipeline in self._pipelines.values() for plan in _plans(pipeline)]
+        cores = settings.cpu_processes or os.cpu_count() or 1
+        plans = [plan for pipeline in self._pipelines.values() for plan in _plans(pipeline, cores)]
         self._queues = Queues([plan.key for plan in plans], settings.queue_max)
         self._scheduler = Scheduler(plans, self._queues)
         self._coordinator = Coordinator(self._scheduler, self._queues, settings.cycle_seconds)
-        self._processes = Processes(settings.cpu_processes)
+        in_processes = [plan for plan in plans if plan.way is Way.PROCESS]
+        self._processes = Processes(sum(plan.pool.idle for plan in in_processes))
         self._finished: deque[Finished] = deque()
         self._requests: deque[tuple[Add | Directed, asyncio.Future[Any]]] = deque()
         self._streams: dict[int, Stream] = {}
@@ -96,6 +103,7 @@ class Manager:
         self._scan_at = self._sweep_at = self._idle_check_at = float("-inf")
         self._health_at = self._loop.time() + settings.health_seconds
         self._in_doubt = False
+        self._answered = False
         self._troubles = 0
         self._stop_at: float | None = None
         self._over = False
@@ -128,13 +136,16 @@ class Manager:
         """Claim one item by name and begin it at once; False if that cannot be."""
         if stage not in self._scheduler.plans or self._stop_at is not None:
             return False
-        begun: bool = await self._ask(Directed(item, stage))
+        try:
+            begun: bool = await self._ask(Directed(item, stage))
+        except Stopped:
+            return False
         return begun
 
     async def _ask(self, request: Add | Directed) -> Any:
         """Have the loop do something between two exchanges, and wait for its answer."""
         if self._over:
-            raise StoreUnavailable("the manager has stopped")
+            raise Stopped("the manager has stopped")
         answer: asyncio.Future[Any] = self._loop.create_future()
         self._requests.append((request, answer))
         self._news.set()
@@ -171,8 +182,11 @@ class Manager:
         if self._requests:
             while self._requests:
                 await self._answer(*self._requests.popleft(), now)
-            self._news.set()  # let what was claimed begin before anything else is asked
-            return
+            self._answered = not self._answered
+            if self._answered:  # every second time: who keeps asking must not hold up the rest
+                self._news.set()  # let what was claimed begin before anything else is asked
+                return
+        self._answered = False
         await self._exchange(now)
         self._assign()
         await self._save_streams(now)
@@ -192,8 +206,11 @@ class Manager:
         wishes: list[tuple[Plan, Claim]] = []
         if isinstance(request, Directed):
             plan = self._scheduler.plans[request.stage]
+            if not self._may_claim() or (plan.stage.bounded and self._scheduler.room(plan) <= 0):
+                _tell(answer, False)
+                return
             wishes = [(plan, plan.wish(1, request.item))]
-        elif self._stop_at is None:
+        elif self._may_claim():
             first = (request.pipeline.name, request.pipeline.first.name)
             plan = self._scheduler.plans[first]
             count = min(len(request.seeds), self._scheduler.room(plan))
@@ -228,7 +245,7 @@ class Manager:
         freeing = Counter(one.plan.key for one in ended if one.processor is not None)
         for one, finish in zip(ended, finishes, strict=True):
             self._hunger_after(one.plan, finish.change)
-        wishes = [] if self._stop_at is not None else self._scheduler.wishes(freeing, now)
+        wishes = self._scheduler.wishes(freeing, now) if self._may_claim() else []
         if not finishes and not wishes:
             return
         claims = [wish for _, wish in wishes]
@@ -260,13 +277,17 @@ class Manager:
                 raise
             except Exception as error:  # the store's own words go into the item's history
                 log.warning("%s: the store refused its result", one.lease.key, exc_info=error)
-                refused = Failed(f"the store refused the result: {error}", "refused", True)
-                if one.outcome == refused:
+                if isinstance(one.outcome, Failed) and one.outcome.code == "refused":
                     raise
+                refused = Failed(f"the store refused the result: {error}", "refused", True)
                 self._finished[0] = one._replace(outcome=refused)
                 continue
             self._finished.popleft()
             self._settle(one, finish.change, reply.kept[0])
+
+    def _may_claim(self) -> bool:
+        """Not at a stop, and not while no heartbeat can be written: it would be lost again."""
+        return self._stop_at is None and self._silence_left() > 0
 
     def _give_up(self, wishes: Sequence[tuple[Plan, Claim]]) -> None:
         """Claims got no answer: they may have been made all the same."""
@@ -371,10 +392,15 @@ class Manager:
         times += [at for at in (self._scheduler.opens_at(), self._coordinator.next_at(now)) if at]
         times += [stream.due for stream in self._streams.values() if stream.unsaved]
         times += [at for plan in self._scheduler.plans.values() if (at := _deadline(plan))]
+        in_flight = any(_busy(self._scheduler))
         if self._stop_at is not None:
             times.append(self._stop_at)
-        elif until_idle:
+        elif until_idle or in_flight:
             times.append(now + self._settings.poll_seconds)
+        if in_flight:
+            times.append(now + self._silence_left())
+        elif self._queues:
+            times.append(now + self._settings.assign_seconds)
         try:
             async with asyncio.timeout_at(max(min(times), now)):
                 await self._news.wait()
@@ -412,7 +438,7 @@ class Manager:
     async def _end(self) -> None:
         self._over = True
         for _, answer in self._requests:
-            _tell(answer, error=StoreUnavailable("the manager has stopped"))
+            _tell(answer, error=Stopped("the manager has stopped"))
         for plan, processor in _working(self._scheduler):
             self._end_attempt(processor, plan)
         if self._left_behind:
@@ -470,10 +496,14 @@ class Manager:
         """Replace processors in error, end attempts whose leases were lost, adopt hidden ones."""
         self._health_at = now + self._settings.health_seconds
         self.tally.checks += 1
-        for plan in self._scheduler.plans.values():
-            self.tally.replaced += plan.pool.replace_failed()
+        replaced = sum(plan.pool.replace_failed() for plan in self._scheduler.plans.values())
+        if replaced:
+            self.tally.replaced += replaced
+            self._scheduler.wake()
+            self._news.set()
         rows = await self._store.read("held", worker=self.worker.id)
         held = {(row["id"], row["fence"]) for row in rows}
+        await self._look_after_queued(held)
         for plan, processor in _working(self._scheduler):
             lease = processor.lease
             if lease is not None and (lease.item, lease.fence) not in held:
@@ -482,6 +512,19 @@ class Manager:
         health = self.health()
         level = logging.DEBUG if health.healthy else logging.WARNING
         log.log(level, "health: %s", "; ".join(health.problems) or "ok")
+
+    async def _look_after_queued(self, held: set[tuple[int, int]]) -> None:
+        """What waits here for a processor: drop what was lost, keep what waits long."""
+        [clock] = await self._store.read("now")
+        for lease in self._queues.waiting():
+            if (lease.item, lease.fence) not in held:
+                log.info("the lease on %s was lost while it was queued", lease.key)
+                self.tally.lost += 1
+                self._queues.drop(lease.item)
+                continue
+            pipeline = self._pipelines[lease.pipeline]
+            if clock["now"] - lease.claimed_at > pipeline.lease_seconds * 500:
+                await self._store.renew(lease)
 
     def _lose(self, plan: Plan, processor: Processor, lease: Lease) -> None:
         """Somebody took the lease away: the attempt is ended, what it would give is dropped."""
@@ -523,7 +566,7 @@ class Manager:
 
     def _fence_myself(self, now: float) -> None:
         """No heartbeat for two thirds of a lease: stop my own work before others take it over."""
-        if self._heart.silent_seconds() < self._lease_seconds * 2 / 3:
+        if self._silence_left() > 0:
             return
         working = [(plan, processor) for plan, processor in _working(self._scheduler)]
         if not working and not self._queues:
@@ -539,6 +582,10 @@ class Manager:
                     Finished(plan, None, lease, Released("no heartbeat could be written"))
                 )
         self._give_back_queued("no heartbeat could be written")
+
+    def _silence_left(self) -> float:
+        """How long no heartbeat may be written from now on before the work must stop."""
+        return self._lease_seconds * 2 / 3 - self._heart.silent_seconds()
 
     def _wind_down(self, now: float) -> None:
         """A stop: what is queued goes back at once, what runs when its grace is over."""
@@ -583,8 +630,8 @@ class Manager:
     def _emit(self, lease: Lease, kind: str, fields: dict[str, Any]) -> None:
         stream = self._streams.get(lease.item)
         if stream is None or stream.lease is not lease:
-            if not self._queues.holds(lease.item):
-                return  # a left-behind thread of a lost lease
+            if not self._scheduler.plans[lease.pipeline, lease.stage].pool.works_on(lease):
+                return  # left behind: its lease was lost, another attempt may be under way
             stream = self._streams[lease.item] = Stream(lease)
         offset = len(stream.text)
         text = fields.get("text")
@@ -596,6 +643,17 @@ class Manager:
             lease.item, lease.pipeline, lease.key, lease.stage, kind, lease.fence, offset, fields
         )
         self._bus.push(live)
+
+    def streaming(self) -> list[Live]:
+        """The text in progress of every item, for who begins to watch: the deltas go on from it."""
+        return [
+            Live(
+                stream.lease.item, stream.lease.pipeline, stream.lease.key, stream.lease.stage,
+                SNAPSHOT, stream.lease.fence, 0, {"text": stream.text},
+            )
+            for stream in self._streams.values()
+            if stream.text
+        ]  # fmt: skip
 
     async def _save_streams(self, now: float) -> None:
         """Keep the text in progress, so that who comes late can read what came before."""
@@ -642,12 +700,15 @@ def _tell(
         answer.set_exception(error)
 
 
-def _plans(pipeline: Pipeline) -> Iterable[Plan]:
-    """The stages of a pipeline in the order of their priority, each with a pool of its own."""
+def _plans(pipeline: Pipeline, cores: int) -> Iterable[Plan]:
+    """The stages of a pipeline in the order of their priority, each with a pool of its own. A
+    `cpu=True` stage has as many processors as there are processes for it: an attempt that waited
+    for one would use up its deadline."""
     before = {following.name: stage.name for stage in pipeline.stages
               if (following := pipeline.after(stage.name)) is not None}  # fmt: skip
     for stage in pipeline.every_stage:
-        pool = Pool(stage.name, stage.processors, _log_processor)
+        count = min(stage.processors, cores) if stage.cpu else stage.processors
+        pool = Pool(stage.name, count, _log_processor)
         key = (pipeline.name, stage.name)
         yield Plan(pipeline, stage, before.get(stage.name, ""), pool, key, way_of(stage))
 

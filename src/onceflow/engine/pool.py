@@ -98,6 +98,11 @@ class Pool:
                     self._changed(processor)
         return count
 
+    def works_on(self, lease: Lease) -> bool:
+        """Whether a processor is busy with this very lease."""
+        processor = self._busy.get(lease.item)
+        return processor is not None and processor.lease is lease
+
     def begun_before(self, time: float) -> Iterator[Processor]:
         """The busy processors whose attempts began before that time."""
         for processor in list(self._busy.values()):

@@ -72,7 +72,7 @@ class Queues:
 
     def empty(self) -> list[Lease]:
         """Take everything out, at a stop."""
-        leases = [lease for waiting in self._waiting.values() for lease in waiting]
+        leases = self.waiting()
         for waiting in self._waiting.values():
             waiting.clear()
         self._queued.clear()
@@ -85,6 +85,10 @@ class Queues:
             return False
         self._waiting[stage] = deque(lease for lease in self._waiting[stage] if lease.item != item)
         return True
+
+    def waiting(self) -> list[Lease]:
+        """Every lease that waits for a processor."""
+        return [lease for waiting in self._waiting.values() for lease in waiting]
 
     def size(self, stage: StageKey) -> int:
         return len(self._waiting[stage])

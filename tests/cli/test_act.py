@@ -53,3 +53,14 @@ async def test_an_item_whose_state_changed_meanwhile_is_counted_as_unchanged(dat
         acted = await flow.act("cancel", "news")
 
         assert acted == Acted(matched=2, fitting=2, changed=1)
+
+
+async def test_the_last_report_is_there_after_the_work_has_ended(database: str) -> None:
+    async with onceflow.open(database, pipeline()) as flow:
+        assert flow.last_health is None
+        await flow.add("news", ["fine"])
+        await flow.drain()
+
+        assert flow.health() is None
+        assert flow.last_health is not None
+        assert flow.last_health.tally["finished"] == 1

@@ -112,6 +112,8 @@ class Flow:
         self._working: asyncio.Task[None] | None = None
         self._at_rest = asyncio.Event()
         self._at_rest.set()
+        self.last_health: Health | None = None
+        """The report with which the last work of this flow ended."""
 
     async def __aenter__(self) -> Flow:
         await self.store.open(self.pipelines.values())
@@ -243,6 +245,7 @@ class Flow:
         return working
 
     def _ended(self, _working: asyncio.Task[None]) -> None:
+        self.last_health = self.health()
         self._manager = None
         self._at_rest.set()
 

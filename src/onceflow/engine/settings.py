@@ -15,7 +15,10 @@ from typing import Any, get_type_hints
 
 from onceflow.core.errors import SettingsError
 
+CONFIG_FILE = "onceflow.toml"
 CONFIG_BYTES_MAX = 1024 * 1024
+PLACES = frozenset({"db", "contact", "model", "out"})
+"""What may stand in the file outside of its tables: what the commands have flags for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,13 +83,12 @@ def load(
     """The settings in force, and for each where its value comes from."""
     values: dict[str, Any] = {}
     origin = dict.fromkeys(Settings.__dataclass_fields__, "default")
-    explicit = file is not None
-    path = file or Path("onceflow.toml")
-    if explicit or path.exists():
-        for name, value in _read(path).items():
-            values[name] = _typed(name, value, f"{path}")
-            origin[name] = str(path)
-    for variable, text in sorted((environment or os.environ).items()):
+    path = file or Path(CONFIG_FILE)
+    for name, value in read_file(file).get("engine", {}).items():
+        values[name] = _typed(name, value, f"{path}")
+        origin[name] = str(path)
+    given_or_own = os.environ if environment is None else environment
+    for variable, text in sorted(given_or_own.items()):
         name = variable.removeprefix("ONCEFLOW_").lower()
         if variable.startswith("ONCEFLOW_") and name in Settings.__dataclass_fields__:
             values[name] = _typed(name, text.strip(), variable)
@@ -98,27 +100,37 @@ def load(
     return Settings(**values), origin
 
 
-def _read(path: Path) -> dict[str, Any]:
+def read_file(file: Path | None = None) -> dict[str, Any]:
+    """What the configuration file says, its names checked. One that was not named may be absent."""
+    path = file or Path(CONFIG_FILE)
+    if file is None and not path.exists():
+        return {}
+    raw = b""
     try:
         if path.is_dir():
             raise SettingsError(f"{path} is a folder; name a file")
-        if path.stat().st_size > CONFIG_BYTES_MAX:
+        with path.open("rb") as opened:
+            raw = opened.read(CONFIG_BYTES_MAX + 1)
+        if len(raw) > CONFIG_BYTES_MAX:
             raise SettingsError(f"{path} is larger than {CONFIG_BYTES_MAX:,} bytes")
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
+        table = tomllib.loads(raw.decode("utf-8-sig"))
     except tomllib.TOMLDecodeError as error:
         raise SettingsError(f"{path}: {error}") from None
     except UnicodeDecodeError as error:
-        raise SettingsError(f"{path} is not UTF-8 text (byte {error.start})") from None
+        line = raw.count(b"\n", 0, error.start) + 1
+        raise SettingsError(f"{path} line {line}: it is not UTF-8 text") from None
     except OSError as error:
         raise SettingsError(f"{path} cannot be read: {error.strerror}") from None
-    engine = table.pop("engine", {})
-    known = {"db", "contact", "model", "out"}
-    for name in table:
-        if name not in known and not isinstance(table[name], dict):
-            raise _unknown(name, str(path))
-    if not isinstance(engine, dict):
-        raise SettingsError(f"{path}: engine must be a table, [engine]")
-    return engine
+    for name, value in table.items():
+        if name in PLACES:
+            if not isinstance(value, str):
+                raise SettingsError(f"{path}: {name} is {value!r}; it must be text")
+        elif name != "engine":
+            names = ", ".join(sorted(PLACES))
+            raise SettingsError(f"{path}: there is no {name!r}; there are {names} and [engine]")
+        elif not isinstance(value, dict):
+            raise SettingsError(f"{path}: engine must be a table, [engine]")
+    return table
 
 
 def _typed(name: str, value: Any, source: str) -> Any:

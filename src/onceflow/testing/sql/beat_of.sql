@@ -1,0 +1,2 @@
+-- a worker's last heartbeat.
+SELECT beat_at FROM worker WHERE id = :worker

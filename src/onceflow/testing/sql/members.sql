@@ -1,0 +1,2 @@
+-- how many items a run has.
+SELECT count(*) FROM member WHERE run = :run

@@ -94,18 +94,25 @@ def _any_ready(db: apsw.Connection, wish: Claim) -> bool:
 
 
 def _pick(db: apsw.Connection, wish: Claim, room: int) -> list[int]:
-    """Ids of a stage without lanes: the runs in turn, an equal share each."""
+    """Ids of a stage without lanes: the runs in turn, an equal share each; what some of them leave
+    over goes to the others."""
     where = {"pipeline": wish.pipeline, "stage": wish.stage, "lane": ""}
     runs = _turns(db, where)
     if not runs:
         return []
     first = wish.turn % len(runs)
-    share = max(1, room // len(runs))
+    taken = dict.fromkeys(runs[first:] + runs[:first], 0)
+    open_runs = list(taken)
     ids: list[int] = []
-    for run_id in runs[first:] + runs[:first]:
-        count = min(room - len(ids), share)
-        if count > 0:
-            ids += _list(db, "claim_pick", **where, run=run_id, count=count)
+    while open_runs and (left := room - len(ids)) > 0:
+        share = max(1, left // len(open_runs))
+        for run_id in open_runs[:left]:
+            count = taken[run_id] + share
+            more = _list(db, "claim_pick", **where, run=run_id, count=count)[taken[run_id] :]
+            taken[run_id] += len(more)
+            ids += more
+            if len(more) < share:
+                open_runs.remove(run_id)
     return ids
 
 
@@ -141,16 +148,17 @@ def _pick_in_lanes(
     opens: list[int] = []
     at = served = wish.lane
     wrapped = at == ""
+    spare = False
     for _ in range(LANES_WALKED_MAX):
         lane = run(db, "next_lane", **where, lane=at).get
         if lane is None or (wrapped and wish.lane and lane > wish.lane):
             if wrapped:
-                return ids, served, min(opens, default=None), False
+                return ids, served, min(opens, default=None), spare
             at, wrapped = "", True
             continue
         at = lane
-        is_open, opens_at = _lane_opens(db, wish, lane, lane_limit, now)
-        if not is_open:
+        free, opens_at = _lane_opens(db, wish, lane, lane_limit, now)
+        if not free:
             if opens_at > now:
                 opens.append(opens_at - now)
             continue
@@ -163,6 +171,8 @@ def _pick_in_lanes(
         if spacing_ms:
             run(db, "lane_started", **where, lane=lane, next_at=now + spacing_ms)
             opens.append(spacing_ms)
+        else:
+            spare |= free > 1
         if len(ids) == room:
             return ids, served, min(opens, default=None), True
     return ids, at, min(opens, default=None), True
@@ -170,10 +180,10 @@ def _pick_in_lanes(
 
 def _lane_opens(
     db: apsw.Connection, wish: Claim, lane: str, lane_limit: int, now: int
-) -> tuple[bool, int]:
-    """Whether a lane is open, and until when its spacing keeps it shut."""
+) -> tuple[int, int]:
+    """How many leases an open lane can still give, and until when its spacing keeps it shut."""
     active, next_at = run(db, "lane_state", pipeline=wish.pipeline, stage=wish.stage, lane=lane).get
-    return active < lane_limit and next_at <= now, next_at
+    return max(0, lane_limit - active) if next_at <= now else 0, next_at
 
 
 def _leases(db: apsw.Connection, wish: Claim, picked: str, now: int) -> list[Lease]:
@@ -362,14 +372,10 @@ def admit(
     found = _list(db, "add_known", keys=json.dumps(keys), pipeline=pipeline.name, run=run_id)
     known = {keys[at]: item for at, item, _ in found}
     members = {item for _, item, member in found if member}
-    if (
-        sealed
-        and by_caller
-        and not (len(known) == len(keys) and members.issuperset(known.values()))
-    ):
-        raise StoreError(f"run {run_id} is sealed; add to a new run")
     left = len(keys) if max_items is None else max_items - accepted
     fresh, joined, over = within_budget(wanted, known, members, left)
+    if sealed and by_caller and (fresh or joined):
+        raise StoreError(f"run {run_id} is sealed; add to a new run")
     _make_shallower(db, wanted, known)
     ids = _insert_items(db, pipeline, run_id, fresh, now)
     run(db, "add_members", run=run_id, ids=json.dumps([*ids, *joined]))
@@ -481,8 +487,8 @@ def settle_runs(
                 db, "insert_event", now=now, kind=Kind.RUN_FINISHED, pipeline=pipeline, run=run_id,
                 stage=None, data=None,
             )  # fmt: skip
-    beyond = [row[0] for row in page if row[0] not in runs]
-    return Swept(settled=settled, finished=finished), beyond[-1] if len(page) >= SWEEP_MAX else ""
+    paged = [row[0] for row in page if row[7]]
+    return Swept(settled=settled, finished=finished), paged[-1] if len(paged) >= SWEEP_MAX else ""
 
 
 def _settle(db: apsw.Connection, run_id: str, gate: str | None, witness: int, now: int) -> bool:
@@ -529,6 +535,7 @@ def act(
     ]  # fmt: skip
     if events:
         run(db, "insert_events", rows=json.dumps(events), now=now)
+        run(db, "drop_partials", ids=json.dumps([row[0] for row in changed]))
     return [row[0] for row in changed]
 
 

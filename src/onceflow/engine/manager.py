@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections import Counter, deque
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -38,7 +38,7 @@ from onceflow.engine.queue import Queues, StageKey
 from onceflow.engine.scheduler import Plan, Scheduler
 from onceflow.engine.settings import Settings
 from onceflow.engine.work import Stream
-from onceflow.store.base import Add, Claim, Claimed, Finish, Store, Worker
+from onceflow.store.base import Add, Claim, Claimed, Exchanged, Finish, Store, Worker
 
 log = logging.getLogger("onceflow")
 
@@ -61,6 +61,15 @@ class Directed(NamedTuple):
 
     item: int
     stage: StageKey
+
+
+class Asked(NamedTuple):
+    """An exchange under way."""
+
+    ended: deque[Finished]
+    finishes: list[Finish]
+    wishes: list[tuple[Plan, Claim]]
+    reply: asyncio.Future[Exchanged]
 
 
 class Manager:
@@ -90,6 +99,7 @@ class Manager:
         in_processes = [plan for plan in plans if plan.way is Way.PROCESS]
         self._processes = Processes(sum(plan.pool.idle for plan in in_processes))
         self._finished: deque[Finished] = deque()
+        self._asked: deque[Asked] = deque()
         self._requests: deque[tuple[Add | Directed, asyncio.Future[Any]]] = deque()
         self._streams: dict[int, Stream] = {}
         self._left_behind: set[asyncio.Task[None]] = set()
@@ -239,31 +249,45 @@ class Manager:
         _tell(answer, value)
 
     async def _exchange(self, now: float) -> None:
-        """Commit what ended and claim what there is room for, in one transaction."""
+        """Commit what ended and claim what there is room for, in one transaction. A second
+        exchange may begin while one is under way, so that neither side waits for the other."""
+        while self._asked and (self._asked[0].reply.done() or len(self._asked) == EXCHANGES_MAX):
+            await self._settle_oldest()
         ended, self._finished = self._finished, deque()
         finishes = [Finish(one.lease, self._decide(one)) for one in ended]
-        freeing = Counter(one.plan.key for one in ended if one.processor is not None)
         for one, finish in zip(ended, finishes, strict=True):
             self._hunger_after(one.plan, finish.change)
-        wishes = self._scheduler.wishes(freeing, now) if self._may_claim() else []
+        wishes = self._scheduler.wishes(now) if self._may_claim() else []
         if not finishes and not wishes:
             return
         claims = [wish for _, wish in wishes]
-        asked = asyncio.ensure_future(self._store.exchange(self.worker.id, finishes, claims))
-        self._assign()  # what the exchange before brought in runs while this one is under way
+        reply = asyncio.ensure_future(self._store.exchange(self.worker.id, finishes, claims))
+        reply.add_done_callback(lambda _: self._news.set())
+        self._asked.append(Asked(ended, finishes, wishes, reply))
+
+    async def _settle_oldest(self) -> None:
+        """Wait for the answer to the oldest exchange under way, and act on it."""
+        ended, finishes, wishes, asked = self._asked[0]
         try:
             reply = await asked
         except BaseException as error:
+            self._asked.popleft()
             self._give_up(wishes)
             self._finished.extendleft(reversed(ended))
             if ended and isinstance(error, Exception) and not isinstance(error, StoreUnavailable):
                 await self._finish_one_by_one()
                 return
             raise
+        self._asked.popleft()
         for one, finish, kept in zip(ended, finishes, reply.kept, strict=True):
             self._settle(one, finish.change, kept)
         self._take_in(wishes, reply.claimed)
         self._bus.poke()
+
+    async def _settle_all(self) -> None:
+        """Until nothing is under way: then what the database says is the whole truth."""
+        while self._asked:
+            await self._settle_oldest()
 
     async def _finish_one_by_one(self) -> None:
         """The store refused a whole batch for good. Only the item that it does not like fails, so
@@ -375,6 +399,7 @@ class Manager:
                 raise
             outcome = Failed("the handler was cancelled from within", "cancelled", unexpected=True)
         if processor.lease is lease:
+            plan.pool.end(processor)
             self._finished.append(Finished(plan, processor, lease, outcome))
             self._news.set()
 
@@ -389,15 +414,17 @@ class Manager:
             await asyncio.sleep(pause)
             return
         times = [self._scan_at, self._health_at, self._sweep_at]
-        times += [at for at in (self._scheduler.opens_at(), self._coordinator.next_at(now)) if at]
+        opens_at = self._scheduler.opens_at() if self._may_claim() else None
+        times += [at for at in (opens_at, self._coordinator.next_at(now)) if at]
         times += [stream.due for stream in self._streams.values() if stream.unsaved]
         times += [at for plan in self._scheduler.plans.values() if (at := _deadline(plan))]
         in_flight = any(_busy(self._scheduler))
         if self._stop_at is not None:
-            times.append(self._stop_at)
+            if now < self._stop_at:  # afterwards only replies are waited for
+                times.append(self._stop_at)
         elif until_idle or in_flight:
             times.append(now + self._settings.poll_seconds)
-        if in_flight:
+        if in_flight and self._silence_left() > 0:
             times.append(now + self._silence_left())
         elif self._queues:
             times.append(now + self._settings.assign_seconds)
@@ -410,9 +437,9 @@ class Manager:
 
     async def _is_idle(self) -> bool:
         """Whether nothing is left to do here or, for these pipelines, anywhere."""
-        if self._finished or self._queues or self._requests or any(_busy(self._scheduler)):
+        if self._finished or self._asked or self._queues or self._requests:
             return False
-        if self._scheduler.any_room():
+        if any(_busy(self._scheduler)) or self._scheduler.any_room():
             return False
         now = self._loop.time()
         if now < self._idle_check_at and not self._settled_runs:
@@ -430,7 +457,8 @@ class Manager:
     def _is_over(self) -> bool:
         if self._stop_at is None:
             return False
-        if not self._finished and not self._queues and not any(_busy(self._scheduler)):
+        left = self._finished or self._asked or self._queues or any(_busy(self._scheduler))
+        if not left:
             return True
         out_of_reach = self._troubles and self._loop.time() > self._stop_at + LAST_WORDS_SECONDS
         return bool(out_of_reach)  # what is left will be reclaimed
@@ -439,6 +467,8 @@ class Manager:
         self._over = True
         for _, answer in self._requests:
             _tell(answer, error=Stopped("the manager has stopped"))
+        for asked in self._asked:
+            asked.reply.cancel()
         for plan, processor in _working(self._scheduler):
             self._end_attempt(processor, plan)
         if self._left_behind:
@@ -475,6 +505,7 @@ class Manager:
 
     async def _adopt(self) -> None:
         """A claim's reply was lost: find out what it gave, by reading."""
+        await self._settle_all()
         held = await self._store.read("held", worker=self.worker.id)
         self._in_doubt = False
         known = {one.lease.item for one in self._finished}
@@ -501,6 +532,7 @@ class Manager:
             self.tally.replaced += replaced
             self._scheduler.wake()
             self._news.set()
+        await self._settle_all()
         rows = await self._store.read("held", worker=self.worker.id)
         held = {(row["id"], row["fence"]) for row in rows}
         await self._look_after_queued(held)
@@ -528,8 +560,6 @@ class Manager:
 
     def _lose(self, plan: Plan, processor: Processor, lease: Lease) -> None:
         """Somebody took the lease away: the attempt is ended, what it would give is dropped."""
-        if any(one.lease is lease for one in self._finished):
-            return  # it has ended by itself; the store will say whether it is kept
         log.info("the lease on %s was lost; its attempt is ended", lease.key)
         self.tally.lost += 1
         self._end_attempt(processor, plan)
@@ -552,11 +582,8 @@ class Manager:
 
     def _cut_off(self, now: float) -> None:
         """End attempts that are past their deadlines; their processors are in error."""
-        waiting = {id(one.processor) for one in self._finished}
         for plan in self._scheduler.plans.values():
             for processor in plan.pool.begun_before(now - plan.stage.deadline_seconds):
-                if id(processor) in waiting:
-                    continue
                 failed = past_deadline(plan.stage)
                 self._cancel(processor)
                 lease = plan.pool.fail(processor, failed.message)
@@ -568,19 +595,12 @@ class Manager:
         """No heartbeat for two thirds of a lease: stop my own work before others take it over."""
         if self._silence_left() > 0:
             return
-        working = [(plan, processor) for plan, processor in _working(self._scheduler)]
+        working = _working(self._scheduler)
         if not working and not self._queues:
             return
         log.warning("no heartbeat could be written for too long; all work here is stopped")
         self.tally.fenced += 1
-        waiting = {id(one.processor) for one in self._finished}
-        for plan, processor in working:
-            if id(processor) not in waiting and processor.lease is not None:
-                lease = processor.lease
-                self._end_attempt(processor, plan)
-                self._finished.append(
-                    Finished(plan, None, lease, Released("no heartbeat could be written"))
-                )
+        self._give_back_working("no heartbeat could be written")
         self._give_back_queued("no heartbeat could be written")
 
     def _silence_left(self) -> float:
@@ -590,14 +610,15 @@ class Manager:
     def _wind_down(self, now: float) -> None:
         """A stop: what is queued goes back at once, what runs when its grace is over."""
         self._give_back_queued("the worker stopped")
-        if self._stop_at is None or now < self._stop_at:
-            return
-        waiting = {id(one.processor) for one in self._finished}
-        for plan, processor in list(_working(self._scheduler)):
-            if id(processor) not in waiting and processor.lease is not None:
-                lease = processor.lease
-                self._end_attempt(processor, plan)
-                self._finished.append(Finished(plan, None, lease, Released()))
+        if self._stop_at is not None and now >= self._stop_at:
+            self._give_back_working("the worker stopped")
+
+    def _give_back_working(self, why: str) -> None:
+        for plan, processor in _working(self._scheduler):
+            lease = processor.lease
+            assert lease is not None
+            self._end_attempt(processor, plan)
+            self._finished.append(Finished(plan, None, lease, Released(why)))
 
     def _give_back_queued(self, why: str) -> None:
         for lease in self._queues.empty():
@@ -682,6 +703,8 @@ class Manager:
         return self.health().as_json()
 
 
+EXCHANGES_MAX = 2
+"""Exchanges under way at once: while the database works on one, this process prepares another."""
 SETTLE_SECONDS = 0.05
 """After an item is settled, how soon its run's gate is asked for, unless the work ends earlier."""
 LAST_WORDS_SECONDS = 10.0

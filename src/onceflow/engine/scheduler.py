@@ -7,7 +7,7 @@ claimed only into free processors, so that a lease never waits here while it use
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from onceflow.core.pipeline import Pipeline, Stage
@@ -58,22 +58,22 @@ class Scheduler:
         for plan in self.plans.values():
             plan.hungry = True
 
-    def room(self, plan: Plan, freeing: int = 0) -> int:
-        """How many more leases of a stage can be taken in here."""
+    def room(self, plan: Plan) -> int:
+        """How many more leases of a stage can be taken in here, once what ended is committed."""
         queued = self._queues.size(plan.key) + plan.reserved
-        free = plan.pool.idle + freeing - queued
+        free = plan.pool.idle + plan.pool.ended - queued
         if plan.stage.bounded:
             return free
         return min(free + plan.stage.batch, self._queues.most - queued)
 
-    def wishes(self, freeing: Mapping[StageKey, int], now: float) -> list[tuple[Plan, Claim]]:
+    def wishes(self, now: float) -> list[tuple[Plan, Claim]]:
         """What to ask for now; the room is reserved until `took` or `gave_up`."""
         wishes: list[tuple[Plan, Claim]] = []
         for plan in self.plans.values():
             if plan.opens_at is not None and plan.opens_at <= now:
                 plan.opens_at = None
                 plan.hungry = True
-            if plan.hungry and (count := self.room(plan, freeing.get(plan.key, 0))) > 0:
+            if plan.hungry and (count := self.room(plan)) > 0:
                 plan.reserved += count
                 plan.hungry = False
                 wishes.append((plan, plan.wish(count)))

@@ -1,0 +1,231 @@
+"""The commands that check: audit, doctor, config."""
+
+from __future__ import annotations
+
+import asyncio
+import platform
+import shutil
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from cyclopts import App
+
+from onceflow import Flow, OnceflowError, Settings, StoreUnavailable, __version__
+from onceflow.commands.common import Common
+from onceflow.commands.output import OK, SOME_FAILED, UNREACHABLE, Out, UsageError
+from onceflow.commands.text import many, masked, plain, span
+from onceflow.engine.audit import INVARIANTS
+from onceflow.engine.settings import load
+
+CLOCK_SECONDS_MAX = 60.0
+DISK_BYTES_MIN = 256 * 1024 * 1024
+
+
+# --- audit ---
+
+
+def audit(*, grace_seconds: float = 10.0, common: Common | None = None) -> int:
+    """Check the invariants on the stored history; exit code 1 if one is broken.
+
+    Parameters
+    ----------
+    grace_seconds
+        A run that was settled so short a time ago may still wait for its gate.
+    """
+    common = common or Common()
+    return asyncio.run(_audit(common.existing(), grace_seconds, common.out))
+
+
+async def _audit(flow: Flow, grace_seconds: float, out: Out) -> int:
+    async with flow:
+        found = await flow.audit(grace_seconds=grace_seconds)
+        items = sum(row["items"] for row in await flow.store.read("counts", pipeline=None))
+    if out.as_json:
+        out.emit(
+            {"ok": not found, "items": items, "invariants": list(INVARIANTS),
+             "violations": [asdict(one) for one in found]}
+        )  # fmt: skip
+        return SOME_FAILED if found else OK
+    for one in found:
+        whose = f"item {one.item} " if one.item is not None else ""
+        out.line(f"{one.invariant} {whose}{plain(one.key or '', 200)}: {plain(one.detail, 500)}")
+    names = " ".join(INVARIANTS)
+    if found:
+        for name in dict.fromkeys(one.invariant for one in found):
+            out.line(f"{name} means: {INVARIANTS[name]}")
+        out.line(f"{many(len(found), 'violation')} in {many(items, 'item')} ({names} checked)")
+    else:
+        out.line(f"{many(items, 'item')}: no violation ({names} checked)")
+    return SOME_FAILED if found else OK
+
+
+# --- doctor ---
+
+Verdict = Literal["ok", "note", "bad"]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was looked at."""
+
+    what: str
+    verdict: Verdict
+    detail: str
+    do: str = ""
+
+
+def doctor(*, common: Common | None = None) -> int:
+    """Is everything well: database, workers, stuck items, clock; and what to do if not."""
+    common = common or Common()
+    out = common.out
+    findings = [
+        Finding("program", "ok", f"Onceflow {__version__}, Python {platform.python_version()}")
+    ]
+    code = OK
+    try:
+        settings, origins = load(common.config)
+        changed = [name for name, origin in origins.items() if origin != "default"]
+        text = ", ".join(f"{name} from {origins[name]}" for name in changed) or "all defaults"
+        findings.append(Finding("settings", "ok", text))
+        findings += asyncio.run(_examine(common.existing(), settings))
+    except StoreUnavailable as error:
+        findings.append(Finding("database", "bad", str(error)))
+        code = UNREACHABLE
+    except (OnceflowError, UsageError) as error:
+        findings.append(Finding("database", "bad", str(error)))
+    if code == OK and any(one.verdict == "bad" for one in findings):
+        code = SOME_FAILED
+    if out.as_json:
+        out.emit({"ok": code == OK, "findings": [asdict(one) for one in findings]})
+        return code
+    for one in findings:
+        out.line(f"{one.verdict:<4}  {one.what:<9}  {masked(plain(one.detail, 500))}")
+        if one.do:
+            out.line(f"                 do: {one.do}")
+    return code
+
+
+async def _examine(flow: Flow, settings: Settings) -> list[Finding]:
+    findings: list[Finding] = []
+    async with flow:
+        read = flow.store.read
+        began = time.monotonic()
+        now = (await read("now"))[0]["now"]
+        took = time.monotonic() - began
+        findings.append(Finding("database", "ok", f"{flow.store.url} answers in {span(took)}"))
+        findings += _disk(flow)
+        findings.append(_clock(now))
+        stages = await read("stages")
+        workers = await read("workers")
+        lease_ms = min((row["lease_ms"] for row in stages), default=300_000)
+        for look in (_workers, _stages):
+            findings += look(workers, stages, await read("activity"), now, lease_ms)
+        findings += await _runs(flow)
+        found = await flow.audit()
+        findings.append(
+            Finding("audit", "bad", many(len(found), "violation"), "onceflow audit names them")
+            if found
+            else Finding("audit", "ok", "no violation")
+        )
+    return findings
+
+
+def _disk(flow: Flow) -> Iterator[Finding]:
+    path: Path | None = getattr(flow.store, "path", None)
+    if path is None:
+        return
+    free = shutil.disk_usage(path.resolve().parent).free
+    size = f"{free / 2**30:.1f} GiB free beside the database"
+    if free < DISK_BYTES_MIN:
+        yield Finding("disk", "bad", size, "free some space, or `onceflow prune --older-than 30d`")
+    else:
+        yield Finding("disk", "ok", size)
+
+
+def _clock(now: int) -> Finding:
+    off = abs(time.time() - now / 1000)
+    if off > CLOCK_SECONDS_MAX:
+        return Finding(
+            "clock", "note",
+            f"the database's clock and this machine's differ by {span(off)}; leases go by the "
+            "database's, so nothing breaks", "set the clocks, so that shown times are right",
+        )  # fmt: skip
+    return Finding("clock", "ok", f"within {span(max(off, 0.001))} of the database's")
+
+
+def _workers(
+    workers: list[Any], stages: list[Any], activity: list[Any], now: int, lease_ms: int
+) -> Iterator[Finding]:
+    alive = [row for row in workers if now - row["beat_at"] <= lease_ms]
+    silent = [row for row in workers if now - row["beat_at"] > lease_ms and row["leases"]]
+    if any(row["ready"] for row in activity) and not alive:
+        yield Finding(
+            "workers", "bad", "items are ready, but no worker lives",
+            "start one: onceflow worker FILE.py",
+        )  # fmt: skip
+    else:
+        leases = sum(row["leases"] for row in alive)
+        yield Finding("workers", "ok", f"{many(len(alive), 'worker')} with {many(leases, 'lease')}")
+    for row in silent:
+        yield Finding(
+            "workers", "bad" if not alive else "note",
+            f"{plain(row['host'], 60)} pid {row['pid']} is silent for "
+            f"{span((now - row['beat_at']) / 1000)} and holds {many(row['leases'], 'lease')}",
+            "any living worker takes them back at its next sweep",
+        )  # fmt: skip
+
+
+def _stages(
+    workers: list[Any], stages: list[Any], activity: list[Any], now: int, lease_ms: int
+) -> Iterator[Finding]:
+    for row in stages:
+        if row["paused_at"] is not None:
+            since = span((now - row["paused_at"]) / 1000)
+            why = f" ({plain(row['paused_why'], 80)})" if row["paused_why"] else ""
+            yield Finding(
+                "stages", "note", f"{row['pipeline']}/{row['stage']} is paused for {since}{why}",
+                f"onceflow resume {row['stage']} --pipeline {row['pipeline']}",
+            )  # fmt: skip
+
+
+async def _runs(flow: Flow) -> list[Finding]:
+    found: list[Finding] = []
+    for run in await flow.runs(limit=20):
+        if run.halted and run.open:
+            what, do = f"is halted: {run.halted}", "add its keys again with a higher ceiling"
+            found.append(Finding("runs", "note", f"{run.id} {what}", do))
+        if not run.sealed and run.open == 0:
+            what = "was never sealed: adding to it was cut off"
+            do = "run the same `onceflow run` again; it goes on with that run"
+            found.append(Finding("runs", "note", f"{run.id} {what}", do))
+    if failures := await flow.store.read("failures"):
+        text = f"{many(sum(row['items'] for row in failures), 'item')} failed"
+        found.append(Finding("items", "note", text, "`onceflow status` says why, by error code"))
+    return found
+
+
+# --- config ---
+
+config = App(
+    name="config", help="The settings in force and where each comes from.", help_format="plaintext"
+)
+
+
+@config.command(name="show")
+def config_show(*, common: Common | None = None) -> int:
+    """Every setting, its value, and where that comes from."""
+    common = common or Common()
+    out = common.out
+    address, source = common.database()
+    settings, origins = load(common.config)
+    rows = [("db", masked(address), source)]
+    rows += [(name, value, origins[name]) for name, value in settings.as_dict().items()]
+    if out.as_json:
+        for name, value, origin in rows:
+            out.emit({"name": name, "value": value, "from": origin})
+    else:
+        out.table(("SETTING", "VALUE", "FROM"), rows)
+    return OK

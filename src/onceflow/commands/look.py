@@ -1,0 +1,577 @@
+"""The commands that only look: status, runs, items, show, why, events, watch."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections import deque
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from itertools import chain
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
+
+from onceflow import Event, Flow, Item, Run
+from onceflow.commands.common import Common, Flag, check_pipeline, find_item, find_run
+from onceflow.commands.output import OK, SOME_FAILED, Out, UsageError, terminal_width
+from onceflow.commands.text import ago, clock, cut, many, plain, span
+from onceflow.core.item import Phase
+from onceflow.engine.listing import known_states, state_name
+
+if TYPE_CHECKING:
+    from onceflow.commands.follow import Watcher
+
+PAGE = 500
+SHOWN_IN_TERMINAL = 100
+"""How many lines a listing has in a terminal, unless --limit says more."""
+BODY_CHARS_SHOWN = 2000
+
+
+# --- status ---
+
+
+def status(*, pipeline: str | None = None, common: Common | None = None) -> int:
+    """Counts by pipeline, stage and state; the workers; the failures by their codes.
+
+    Parameters
+    ----------
+    pipeline
+        Only this pipeline.
+    """
+    common = common or Common()
+    return asyncio.run(_status(common.existing(), pipeline, common.out))
+
+
+async def _status(flow: Flow, pipeline: str | None, out: Out) -> int:
+    async with flow:
+        await check_pipeline(flow, pipeline)
+        found = await _overview(flow, pipeline)
+    if out.as_json:
+        out.emit(found)
+        return OK
+    for line in _status_lines(found):
+        out.line(line)
+    return OK
+
+
+async def _overview(flow: Flow, pipeline: str | None) -> dict[str, Any]:
+    read = flow.store.read
+    states = await known_states(flow.store)
+    now = (await read("now"))[0]["now"]
+    pipelines: dict[str, Any] = {}
+    for name in [pipeline] if pipeline else states:
+        pipelines[name] = {"total": 0, "states": {}, "stages": {}}
+    for row in await read("stages"):
+        if row["pipeline"] in pipelines:
+            pipelines[row["pipeline"]]["stages"][row["stage"]] = {
+                "phases": {},
+                "limit": row["chosen_limit"] or row["declared_limit"],
+                "paused": row["paused_at"] is not None,
+                "paused_why": row["paused_why"] or None,
+                "gate": bool(row["is_gate"]),
+                "oldest_at": None,
+            }
+    for row in await read("counts", pipeline=pipeline):
+        one = pipelines[row["pipeline"]]
+        state = state_name(states, row["pipeline"], row["stage"], row["phase"])
+        one["total"] += row["items"]
+        one["states"][state] = one["states"].get(state, 0) + row["items"]
+        stage = one["stages"].setdefault(row["stage"], {"phases": {}})
+        stage["phases"][row["phase"]] = row["items"]
+        if row["phase"] in (Phase.WAITING, Phase.READY, Phase.ACTIVE):
+            stage["oldest_at"] = min(row["oldest_at"], stage.get("oldest_at") or row["oldest_at"])
+    failures = [dict(row) for row in await read("failures") if pipeline in (None, row["pipeline"])]
+    workers = [
+        {**{name: row[name] for name in ("id", "host", "pid", "started_at", "beat_at", "leases")},
+         "silent_seconds": max(0, now - row["beat_at"]) / 1000}
+        for row in await read("workers")
+    ]  # fmt: skip
+    return {
+        "database": flow.store.url,
+        "now": now,
+        "pipelines": pipelines,
+        "workers": workers,
+        "failures": failures,
+    }
+
+
+def _status_lines(found: Mapping[str, Any]) -> Iterator[str]:
+    now = found["now"]
+    yield plain(found["database"])
+    if not found["pipelines"]:
+        yield "no pipeline yet: `onceflow run FILE.py KEY…` brings one"
+    for name, one in found["pipelines"].items():
+        yield ""
+        states = ", ".join(f"{count:,} {state}" for state, count in one["states"].items())
+        yield f"{name}: {many(one['total'], 'item')}" + (f" ({states})" if states else "")
+        wide = max((len(stage) for stage in one["stages"]), default=0)
+        for stage, row in one["stages"].items():
+            counts = ", ".join(f"{count:,} {phase}" for phase, count in row["phases"].items())
+            words = [counts or ("its gate is shut" if row.get("gate") else "none")]
+            if row.get("limit"):
+                words.append(f"limit {row['limit']}")
+            if row.get("oldest_at"):
+                words.append(f"oldest {ago(now, row['oldest_at'])}")
+            if row.get("paused"):
+                why = f" ({plain(row['paused_why'], 60)})" if row["paused_why"] else ""
+                words.append(f"PAUSED{why}")
+            yield f"  {stage:<{wide}}  {'; '.join(words)}"
+    yield ""
+    if not found["workers"]:
+        yield "workers: none"
+    for row in found["workers"]:
+        yield (
+            f"worker {plain(row['host'], 60)} pid {row['pid']}: {many(row['leases'], 'lease')}, "
+            f"heartbeat {ago(now, row['beat_at'])}, started {ago(now, row['started_at'])}"
+        )
+    for row in found["failures"]:
+        yield (
+            f"failed {row['pipeline']}/{row['stage']} {plain(row['error_code'], 40)}: "
+            f"{many(row['items'], 'item')}, such as: {plain(row['sample'], 100)}"
+        )
+
+
+# --- runs ---
+
+
+def runs(
+    *,
+    pipeline: str | None = None,
+    limit: int | None = None,
+    common: Common | None = None,
+) -> int:
+    """The runs, the newest first.
+
+    Parameters
+    ----------
+    pipeline
+        Only this pipeline's.
+    limit
+        At most so many; 0 is all. In a terminal 100 unless said otherwise.
+    """
+    common = common or Common()
+    return asyncio.run(_runs(common.existing(), pipeline, _most(limit, common.out), common.out))
+
+
+async def _runs(flow: Flow, pipeline: str | None, most: int | None, out: Out) -> int:
+    async with flow:
+        await check_pipeline(flow, pipeline)
+        now = (await flow.store.read("now"))[0]["now"]
+        listed: list[Run] = []
+        before: str | None = None
+        while page := await flow.runs(
+            pipeline, before=before, limit=min(PAGE, most - len(listed)) if most else PAGE
+        ):
+            before = page[-1].id
+            listed += page
+            if most and len(listed) >= most:
+                break
+    if out.as_json:
+        for run in listed:
+            out.emit({**asdict(run), "state": _run_state(run)})
+        return OK
+    columns = ("RUN", "PIPELINE", "STATE", "ITEMS", "OPEN", "FAILED", "TOKENS", "BEGAN")
+    out.table(
+        columns,
+        [
+            (one.id, one.pipeline, _run_state(one), one.accepted, one.open, one.failed, one.tokens,
+             ago(now, one.created_at))
+            for one in listed
+        ],
+    )  # fmt: skip
+    return OK
+
+
+def _run_state(run: Run) -> str:
+    """A run in one word."""
+    if run.halted:
+        return "halted"
+    if run.finished_at is not None:
+        return "finished" if run.open == 0 else "reopened"
+    if not run.sealed:
+        return "adding"
+    return "digesting" if run.gate_opened_at is not None else "working"
+
+
+# --- items ---
+
+
+def items(
+    *,
+    pipeline: str | None = None,
+    state: str | None = None,
+    stage: str | None = None,
+    phase: str | None = None,
+    run: str | None = None,
+    error: str | None = None,
+    limit: int | None = None,
+    common: Common | None = None,
+) -> int:
+    """The items, by state, stage, run or error.
+
+    Parameters
+    ----------
+    pipeline
+        Only this pipeline's.
+    state
+        In this state, by the pipeline's own name for it, such as failed or completed.
+    stage
+        At this stage.
+    phase
+        In this phase: waiting, ready, active, done, failed or cancelled.
+    run
+        Of this run; `last` is the newest.
+    error
+        With this error code, such as timeout.
+    limit
+        At most so many; 0 is all. In a terminal 100 unless said otherwise.
+    """
+    common = common or Common()
+    if phase is not None and phase not in set(Phase):
+        raise UsageError(f"there is no phase {phase!r}; there are {', '.join(Phase)}")
+    wanted = {"state": state, "stage": stage, "phase": phase, "error_code": error}
+    return asyncio.run(
+        _items(common.existing(), pipeline, run, wanted, _most(limit, common.out), common.out)
+    )
+
+
+async def _items(
+    flow: Flow,
+    pipeline: str | None,
+    run: str | None,
+    wanted: Mapping[str, str | None],
+    most: int | None,
+    out: Out,
+) -> int:
+    async with flow:
+        await check_pipeline(flow, pipeline)
+        whose = None if run is None else (await find_run(flow, run)).id
+        shown = 0
+        widths: Sequence[int] | None = None
+        async for page in _item_pages(flow, pipeline, whose, wanted, most):
+            shown += len(page)
+            if out.as_json:
+                for item in page:
+                    out.emit(item_json(item))
+            else:
+                widths = _item_rows(out, page, widths)
+            out.flush()
+        if most and shown == most and not out.as_json:
+            out.say(f"the first {most:,}; --limit 0 lists all")
+        if not shown:
+            out.say("no item is like that")
+    return OK
+
+
+async def _item_pages(
+    flow: Flow,
+    pipeline: str | None,
+    run: str | None,
+    wanted: Mapping[str, str | None],
+    most: int | None,
+) -> AsyncIterator[list[Item]]:
+    after = shown = 0
+    while page := await flow.items(
+        pipeline, run=run, after=after, limit=min(PAGE, most - shown) if most else PAGE, **wanted
+    ):
+        yield page
+        after = page[-1].id
+        shown += len(page)
+        if most and shown >= most:
+            return
+
+
+ITEM_COLUMNS = ("ID", "PIPELINE", "STATE", "STAGE", "TRY", "KEY", "ERROR")
+
+
+def _item_rows(out: Out, page: Sequence[Item], widths: Sequence[int] | None) -> Sequence[int]:
+    rows = [
+        (str(item.id), item.pipeline, item.state, item.stage, str(item.attempt),
+         plain(item.key, 80), plain(item.error or "", 160))
+        for item in page
+    ]  # fmt: skip
+    head = widths is None
+    if widths is None:
+        widths = [
+            max(len(row[at]) for row in chain([ITEM_COLUMNS], rows))
+            for at in range(len(ITEM_COLUMNS))
+        ]
+    out.rows(chain([ITEM_COLUMNS] if head else [], rows), widths)
+    return widths
+
+
+def item_json(item: Item) -> dict[str, Any]:
+    """An item as a listing gives it: without its result."""
+    values = asdict(item)
+    del values["result"]
+    return values
+
+
+# --- show and why ---
+
+
+def show(item: str, /, *, pipeline: str | None = None, common: Common | None = None) -> int:
+    """One item: where it is, its results, its attempts and its whole history.
+
+    Parameters
+    ----------
+    item
+        Its key, another key of it, or its id.
+    pipeline
+        Its pipeline, if several have an item with that key.
+    """
+    common = common or Common()
+    return asyncio.run(_show(common.existing(), pipeline, item, common.out))
+
+
+async def _show(flow: Flow, pipeline: str | None, name: str, out: Out) -> int:
+    async with flow:
+        item = await find_item(flow, pipeline, name)
+        results = await flow.results(item.id)
+        events = [event async for event in flow.events(item=item.id)]
+        partial = await flow.partial(item.id)
+        of_runs = [row["run"] for row in await flow.store.read("runs_of", item=item.id)]
+        why = await flow.why(item.pipeline, item.id)
+    if out.as_json:
+        text = None if partial is None else {"epoch": partial[0], "text": partial[1]}
+        out.emit(
+            {**item_json(item), "why": why, "runs": of_runs, "partial": text, "results": results,
+             "events": [asdict(event) for event in events]}
+        )  # fmt: skip
+        return OK
+    out.line(plain(item.key, 8192))
+    for label, value in (
+        ("item", f"{item.id} of {item.pipeline}"),
+        ("state", f"{item.state} (stage {item.stage}, {item.phase.value})"),
+        ("why", plain(why, 1000)),
+        ("attempt", f"{item.attempt}, generation {item.generation}, fence {item.fence}"),
+        ("runs", ", ".join(of_runs) or item.run),
+        ("added", clock(item.created_at)),
+        ("changed", clock(item.updated_at)),
+    ):
+        out.line(f"  {label:<8} {value}")
+    if partial is not None:
+        out.line(f"\nin progress: {plain(partial[1], BODY_CHARS_SHOWN)}")
+    for row in results:
+        stage = row["stage"] or "given"
+        body = plain(json.dumps(row["body"], ensure_ascii=False), BODY_CHARS_SHOWN)
+        out.line(f"\nresult of {stage}, generation {row['generation']}, {clock(row['at'])}")
+        out.line(f"  {body}")
+    out.line("\nhistory")
+    for event in events:
+        out.line(f"  {event_line(event, with_key=False)}")
+    return OK
+
+
+def why(item: str, /, *, pipeline: str | None = None, common: Common | None = None) -> int:
+    """Why an item does not move, in one line, and when it will.
+
+    Parameters
+    ----------
+    item
+        Its key, another key of it, or its id.
+    pipeline
+        Its pipeline, if several have an item with that key.
+    """
+    common = common or Common()
+    return asyncio.run(_why(common.existing(), pipeline, item, common.out))
+
+
+async def _why(flow: Flow, pipeline: str | None, name: str, out: Out) -> int:
+    async with flow:
+        item = await find_item(flow, pipeline, name)
+        text = await flow.why(item.pipeline, item.id)
+    if out.as_json:
+        out.emit({**item_json(item), "why": text})
+    else:
+        out.line(plain(text, 1000))
+    return OK
+
+
+# --- events ---
+
+
+def events(
+    *,
+    follow: Annotated[bool, Parameter(alias="-f", negative=(), show_default=False)] = False,
+    after: int = 0,
+    last: int | None = None,
+    pipeline: str | None = None,
+    item: str | None = None,
+    run: str | None = None,
+    kind: list[str] | None = None,
+    common: Common | None = None,
+) -> int:
+    """The history in the order of the commits, and with --follow what is added to it.
+
+    Parameters
+    ----------
+    follow
+        Go on for ever.
+    after
+        Only what came after this seq.
+    last
+        Of what there is, only the last so many.
+    pipeline
+        Only this pipeline's.
+    item
+        Only this item's, by its key or id.
+    run
+        Only of this run; `last` is the newest.
+    kind
+        Only this kind, such as failed; repeatable.
+    """
+    common = common or Common()
+    wanted = {"pipeline": pipeline, "item": item, "run": run}
+    return asyncio.run(
+        _events(common.existing(), wanted, kind, after, last, follow=follow, out=common.out)
+    )
+
+
+async def _events(
+    flow: Flow,
+    wanted: Mapping[str, str | None],
+    kinds: list[str] | None,
+    after: int,
+    last: int | None,
+    *,
+    follow: bool,
+    out: Out,
+) -> int:
+    async with flow:
+        pipeline, item, run = wanted["pipeline"], wanted["item"], wanted["run"]
+        await check_pipeline(flow, pipeline)
+        chosen: dict[str, Any] = {
+            "pipeline": pipeline,
+            "item": None if item is None else (await find_item(flow, pipeline, item)).id,
+            "run": None if run is None else (await find_run(flow, run)).id,
+            "kinds": kinds,
+        }
+        if last is not None:
+            kept: deque[Event] = deque(maxlen=max(0, last))
+            seen = after
+            async for event in flow.events(after=after, **chosen):
+                kept.append(event)
+                seen = event.seq
+            for event in kept:
+                _put_event(out, event)
+            after = seen
+        if last is None or follow:
+            out.flush()
+            async for event in flow.events(after=after, follow=follow, **chosen):
+                _put_event(out, event)
+                if follow:
+                    out.flush()
+    return OK
+
+
+def _put_event(out: Out, event: Event) -> None:
+    if out.as_json:
+        out.emit(event)
+    else:
+        out.line(event_line(event))
+
+
+def event_line(event: Event, *, with_key: bool = True) -> str:
+    """An event for people."""
+    words = [str(event.seq), clock(event.at), f"{event.kind:<15}"]
+    if with_key:
+        words.append(plain(event.key or event.pipeline, 100))
+    if event.stage:
+        words.append(f"{event.stage} -> {event.state}" if event.state else event.stage)
+    if event.attempt:
+        words.append(f"attempt {event.attempt}")
+    if event.seconds is not None:
+        words.append(span(event.seconds))
+    if event.data:
+        words.append(plain(event.data.get("error") or json.dumps(dict(event.data)), 200))
+    text = "  ".join(words)
+    width = terminal_width(sys.stdout)
+    return text if width is None else cut(text, width)
+
+
+# --- watch ---
+
+
+def watch(
+    run: str | None = None,
+    /,
+    *,
+    pipeline: str | None = None,
+    once: Annotated[bool, Flag] = False,
+    common: Common | None = None,
+) -> int:
+    """Live progress of a run until it is over, or of everything until Ctrl-C.
+
+    Parameters
+    ----------
+    run
+        The run; `last` is the newest. Without one it is everything.
+    pipeline
+        Everything of this pipeline.
+    once
+        Show it once and end.
+    """
+    common = common or Common()
+    return asyncio.run(_watch(common.existing(), run, pipeline, once=once, out=common.out))
+
+
+async def _watch(
+    flow: Flow, name: str | None, pipeline: str | None, *, once: bool, out: Out
+) -> int:
+    from onceflow.commands.follow import Follower, Scope, Watcher, title_of
+
+    async with flow:
+        await check_pipeline(flow, pipeline)
+        run = None if name is None else await find_run(flow, name)
+        whose = pipeline if run is None else run.pipeline
+        title = title_of(whose or flow.store.url, None if run is None else run.id)
+        scope = Scope(pipeline=whose, run=None if run is None else run.id)
+        watcher = Watcher(flow, scope, title)
+        await watcher.begin(run)
+        if once or out.as_json:
+            return await _snapshots(watcher, out, once=once)
+        follower = Follower(flow, watcher, quiet=out.quiet)
+        await follower.run(watcher.finished)
+    out.line(watcher.board.line())
+    return SOME_FAILED if watcher.board.totals.failed else OK
+
+
+async def _snapshots(watcher: Watcher, out: Out, *, once: bool) -> int:
+    """What a board shows, as data: now, or again whenever it has changed."""
+    told: dict[str, Any] = {}
+    while True:
+        board = await watcher.look()
+        found = {
+            "title": board.title,
+            "finished": watcher.finished.is_set(),
+            "items": board.totals.items,
+            **{phase.value: getattr(board.totals, phase.value) for phase in Phase},
+            "stages": [
+                {"pipeline": view.pipeline, "stage": view.name, "passed": view.passed,
+                 "total": view.total, "paused": view.paused, **view.phases}
+                for view in board.stages
+            ],
+        }  # fmt: skip
+        if found != told:
+            told = found
+            if out.as_json:
+                out.emit(found)
+            else:
+                out.line(board.line())
+            out.flush()
+        if once or watcher.finished.is_set():
+            return SOME_FAILED if board.totals.failed else OK
+        await asyncio.sleep(0.5)
+
+
+def _most(limit: int | None, out: Out) -> int | None:
+    """How many lines to list; None is all."""
+    if limit is not None and limit < 0:
+        raise UsageError(f"--limit is {limit}; it must be 0 (all) or more")
+    if limit is None:
+        in_terminal = terminal_width(sys.stdout) is not None and not out.as_json
+        return SHOWN_IN_TERMINAL if in_terminal else None
+    return limit or None

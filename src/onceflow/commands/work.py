@@ -1,0 +1,605 @@
+"""`run` and `worker`: the commands that work."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from hashlib import blake2b
+from itertools import islice
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
+
+from onceflow import Flow, Pipeline, StoreUnavailable
+from onceflow.commands.common import Common, Engine, Flag
+from onceflow.commands.output import INTERRUPTED, OK, SOME_FAILED, Out, UsageError, remark
+from onceflow.commands.program import one_pipeline, pipelines_of
+from onceflow.commands.seeds import Source, Survey, keys_of, source_of, survey
+from onceflow.commands.text import many, masked, plain, span
+from onceflow.core.item import Run
+from onceflow.engine.flow import ADD_CHUNK, new_run_id
+
+if TYPE_CHECKING:
+    from onceflow.commands.follow import Watcher
+
+TELL_SECONDS = 60.0
+"""How often a worker says what it has done, if it has done anything."""
+AGAIN_SECONDS = 0.5
+
+
+# --- run ---
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, slots=True)
+class Ceilings:
+    """What a run may use up at the most."""
+
+    max_items: int | None = None
+    """Accept at most so many items into the run, those that handlers add included."""
+    max_depth: int | None = None
+    """Accept no item that was found more than so many steps from a given one."""
+    max_tokens: int | None = None
+    """Stop the run when so many model tokens are used."""
+    max_cost: float | None = None
+    """Stop the run when so much is spent."""
+
+
+@dataclass(slots=True)
+class Report:
+    """How a run went, as its last line and its JSON say it."""
+
+    pipeline: str
+    run: str | None = None
+    new: int = 0
+    known: int = 0
+    duplicate: int = 0
+    refused: int = 0
+    over_budget: int = 0
+    refusals: list[dict[str, Any]] = field(default_factory=list)
+    states: dict[str, int] = field(default_factory=dict)
+    items: int = 0
+    done: int = 0
+    failed: int = 0
+    cancelled: int = 0
+    open: int = 0
+    stuck: int = 0
+    """Ready, but nobody may claim them: their stage is paused or their run halted."""
+    gate: str | None = None
+    """The phase of the gate's own item."""
+    seconds: float = 0.0
+    already: bool = False
+    interrupted: bool = False
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def code(self) -> int:
+        if self.interrupted:
+            return INTERRUPTED
+        bad = self.failed or self.refused or self.stuck or self.gate == "failed"
+        return SOME_FAILED if bad else OK
+
+
+def run(
+    file: Path,
+    /,
+    *keys: str,
+    pipeline: str | None = None,
+    as_keys: Annotated[bool, Flag] = False,
+    refresh: Annotated[bool, Flag] = False,
+    new_run: Annotated[bool, Flag] = False,
+    add_only: Annotated[bool, Flag] = False,
+    verbose: Annotated[bool, Flag] = False,
+    ceilings: Ceilings | None = None,
+    engine: Engine | None = None,
+    common: Common | None = None,
+) -> int:
+    """Add items to your own pipeline, work on them, and follow until they are settled.
+
+    Run it again to go on where it was stopped: the same keys are the same run.
+    Without keys it works on whatever is open. Ctrl-C once finishes what is under
+    way, twice stops at once; nothing is lost either way.
+
+    Parameters
+    ----------
+    file
+        The Python file with your Pipeline at its top level.
+    keys
+        Keys, or one file with a key a line (# begins a comment), or - for stdin.
+    pipeline
+        Which Pipeline of the file, if it has several.
+    as_keys
+        Take every argument as a key, even one that names a file.
+    refresh
+        Do known items again, as a new generation.
+    new_run
+        Begin a new run even if these keys were added before; its gate opens again.
+    add_only
+        Only add; workers do the rest.
+    verbose
+        Log every transition, and the tracebacks of handlers.
+    """
+    common = common or Common()
+    chosen = one_pipeline(file, pipeline)
+    settings = (engine or Engine()).settings(common)
+    source = source_of(keys, as_keys=as_keys)
+    found = Survey() if source is None else survey(chosen, source)
+    out = common.out
+    if source is not None and not found.accepted:
+        if found.refused:
+            first = found.refusals[0]
+            raise UsageError(f"{source.name} has no usable key; line {first.line}: {first.why}")
+        out.say(f"{source.name} has no keys in it: nothing to do")
+        if out.as_json:
+            out.emit(_json(Report(chosen.name, already=True)))
+        return OK
+    if source is None and (refresh or new_run or add_only):
+        raise UsageError("name the keys to add, a file with them, or - for stdin")
+    job = _Job(
+        chosen, source, found, ceilings or Ceilings(), refresh, new_run, add_only, verbose, out
+    )
+    began = time.monotonic()
+    report = asyncio.run(_run(common.flow(chosen, settings=settings), job))
+    report.seconds = round(time.monotonic() - began, 3)
+    _tell_refusals(source, found, out)
+    if out.as_json:
+        out.emit(_json(report))
+    else:
+        where = f" --db {masked(common.db)}" if common.db else ""
+        for line in _summary(report, chosen, where, add_only=add_only):
+            out.line(line)
+    return report.code
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    pipeline: Pipeline
+    source: Source | None
+    found: Survey
+    ceilings: Ceilings
+    refresh: bool
+    new_run: bool
+    add_only: bool
+    verbose: bool
+    out: Out
+
+
+async def _run(flow: Flow, job: _Job) -> Report:
+    from onceflow.commands.follow import Above, Follower, Scope, Watcher, title_of
+
+    report = Report(job.pipeline.name, duplicate=job.found.duplicate, refused=job.found.refused)
+    report.refusals = [{"line": one.line, "why": one.why} for one in job.found.refusals]
+    async with flow:
+        known: Run | None = None
+        if job.source is not None:
+            known = await _known_run(flow, job)
+            report.run = _new_id(job) if known is None else known.id
+        adding = _Adding(flow, job, report, sealed=known is not None and known.sealed)
+        await adding.first()
+        if job.add_only:
+            await adding.rest()
+            return await _settle(flow, report)
+        if adding.done and await _is_over(flow, job, report):
+            report.already = True
+            return await _settle(flow, report)
+        scope = Scope(pipeline=job.pipeline.name, run=report.run)
+        watcher = Watcher(flow, scope, title_of(job.pipeline, report.run))
+        await watcher.begin()
+        follower = Follower(flow, watcher, quiet=job.out.quiet)
+        handler: logging.Handler = Above(follower)
+        if job.verbose:
+            handler = logging.StreamHandler(sys.stderr)
+            handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
+        over = asyncio.Event()
+        with Stopper(flow, follower.say) as stopper, logging_to(handler, verbose=job.verbose):
+            try:
+                async with asyncio.TaskGroup() as tasks:
+                    tasks.create_task(follower.run(over))
+                    adding_task = tasks.create_task(adding.rest(stopper.stopping))
+                    ending = tasks.create_task(_stop_when_finished(flow, watcher))
+                    try:
+                        await _drain(flow, adding, adding_task, stopper)
+                    finally:
+                        ending.cancel()
+                        over.set()
+            except BaseExceptionGroup as several:
+                raise several.exceptions[0] from None
+            report.interrupted = stopper.stopping.is_set()
+        return await _settle(flow, report)
+
+
+class _Adding:
+    """Puts a source's keys into its run, a chunk at a time; the last one seals it."""
+
+    def __init__(self, flow: Flow, job: _Job, report: Report, *, sealed: bool) -> None:
+        self._flow = flow
+        self._job = job
+        self._report = report
+        self.done = job.source is None or sealed
+        self.news = asyncio.Event()
+        if sealed:  # all were added before
+            report.known = job.found.accepted
+        keys = iter(()) if job.source is None else keys_of(job.pipeline, job.source)
+        self._chunks: Iterator[list[str]] = _chunks(keys)
+
+    async def first(self) -> None:
+        """The first chunk: if the database cannot be reached, it is said at once."""
+        if not self.done:
+            await self._one()
+
+    async def rest(self, stopping: asyncio.Event | None = None) -> None:
+        """The others, while work goes on. Adding again after a lost reply is harmless."""
+        while not self.done and not (stopping is not None and stopping.is_set()):
+            await self._one(patient=stopping is not None)
+            self.news.set()
+        self.news.set()
+
+    async def _one(self, *, patient: bool = False) -> None:
+        job, report = self._job, self._report
+        chunk: list[str] = await asyncio.to_thread(next, self._chunks)
+        ceilings = job.ceilings
+        while True:
+            try:
+                added = await self._flow.add(
+                    job.pipeline, chunk, run=report.run, seal=len(chunk) < ADD_CHUNK,
+                    max_items=ceilings.max_items, max_depth=ceilings.max_depth,
+                    max_tokens=ceilings.max_tokens, max_cost=ceilings.max_cost,
+                    refresh=job.refresh,
+                )  # fmt: skip
+            except StoreUnavailable:
+                if not patient:
+                    raise
+                await asyncio.sleep(AGAIN_SECONDS)
+                continue
+            break
+        report.new += added.new
+        report.known += added.known
+        report.over_budget += added.over_budget
+        self.done = len(chunk) < ADD_CHUNK
+
+
+def _chunks(keys: Iterator[str]) -> Iterator[list[str]]:
+    """Full chunks, and a shorter one (it may be empty) to end with."""
+    while True:
+        chunk = list(islice(keys, ADD_CHUNK))
+        yield chunk
+        if len(chunk) < ADD_CHUNK:
+            return
+
+
+async def _known_run(flow: Flow, job: _Job) -> Run | None:
+    """The run that these same keys were added to before, to go on with it."""
+    if job.new_run or job.refresh:
+        return None
+    mark = _mark(job)
+    rows = await flow.store.read("item_by_key", pipeline=job.pipeline.name, key=job.found.first)
+    if not rows:
+        return None
+    for row in reversed(await flow.store.read("runs_of", item=rows[0]["id"])):
+        if row["run"].endswith(mark):
+            return await flow.run(row["run"])
+    return None
+
+
+def _new_id(job: _Job) -> str:
+    fresh = new_run_id()
+    return fresh if job.new_run or job.refresh else fresh[:11] + _mark(job)
+
+
+def _mark(job: _Job) -> str:
+    """How a run is known again: by its keys and its ceilings."""
+    return blake2b(f"{job.found.fingerprint} {job.ceilings}".encode(), digest_size=6).hexdigest()
+
+
+async def _drain(
+    flow: Flow, adding: _Adding, adding_task: asyncio.Task[None], stopper: Stopper
+) -> None:
+    """Work until all is added and nothing is left to do."""
+    while not stopper.stopping.is_set():
+        complete = adding.done
+        adding.news.clear()
+        await flow.drain()
+        if complete or adding_task.done():
+            return
+        if not adding.done:
+            await adding.news.wait()
+
+
+async def _stop_when_finished(flow: Flow, watcher: Watcher) -> None:
+    """This run is over: what other runs have left is other processes' work."""
+    await watcher.finished.wait()
+    flow.stop_soon()
+
+
+async def _is_over(flow: Flow, job: _Job, report: Report) -> bool:
+    """Whether there was nothing to do from the start."""
+    if report.run is not None:
+        run = await flow.run(report.run)
+        return run.finished_at is not None and run.open == 0
+    rows = await flow.store.read("activity")
+    mine = [row for row in rows if row["pipeline"] == job.pipeline.name]
+    open_runs = any(one.finished_at is None and one.sealed for one in await flow.runs(job.pipeline))
+    return not open_runs and not any(
+        row["ready"] or row["active"] or row["backing_off"] for row in mine
+    )
+
+
+async def _settle(flow: Flow, report: Report) -> Report:
+    """Count what came out."""
+    run = None if report.run is None else await flow.run(report.run)
+    report.states = await flow.counts(report.pipeline, run=report.run)
+    gates = {
+        row["stage"] for row in await flow.store.read("stages")
+        if row["pipeline"] == report.pipeline and row["is_gate"]
+    }  # fmt: skip
+    if report.run is None:
+        counts = await flow.store.read("counts", pipeline=report.pipeline)
+    else:
+        counts = await flow.store.read("counts_of_run", run=report.run)
+    for row in counts:
+        if row["stage"] in gates:
+            continue
+        report.items += row["items"]
+        if row["phase"] in ("done", "failed", "cancelled"):
+            setattr(report, row["phase"], getattr(report, row["phase"]) + row["items"])
+        else:
+            report.open += row["items"]
+            report.stuck += row["items"] if row["phase"] == "ready" else 0
+    if run is not None and run.gate_item is not None:
+        report.gate = (await flow.item(None, run.gate_item)).phase.value
+    if run is not None and run.halted:
+        report.notes.append(f"the run is halted: {run.halted}")
+    for row in await flow.store.read("stages"):
+        if row["pipeline"] == report.pipeline and row["paused_at"] is not None and report.open:
+            report.notes.append(f"stage {row['stage']} is paused: `onceflow resume {row['stage']}`")
+    return report
+
+
+def _summary(report: Report, pipeline: Pipeline, where: str, *, add_only: bool) -> Iterator[str]:
+    """The last lines: what came out, and what to do next."""
+    whose = f"{report.pipeline}" if report.run is None else f"{report.pipeline} {report.run}"
+    counts = [
+        f"{count:,} {name}"
+        for count, name in (
+            (report.done, "done"),
+            (report.failed, "failed"),
+            (report.cancelled, "cancelled"),
+            (report.open, "open"),
+        )
+        if count or name == "done"
+    ]
+    if add_only:
+        yield f"{whose}: added {report.new:,}, already known {report.known:,}"
+        yield f"  next: onceflow worker FILE.py{where}, and onceflow watch {report.run}{where}"
+        return
+    if report.already:
+        yield f"{whose}: all done already: {', '.join(counts)}"
+    else:
+        stopped = "stopped, " if report.interrupted else ""
+        yield f"{whose}: {stopped}{', '.join(counts)} in {span(report.seconds)}"
+    if report.over_budget:
+        yield f"  {many(report.over_budget, 'item')} left out: the run's --max-items is reached"
+    if report.gate == "failed":
+        yield f"  the gate's item failed: onceflow show gate:{report.run}{where}"
+    for note in report.notes:
+        yield f"  {plain(note)}"
+    if report.interrupted:
+        yield "  nothing is lost: run the same command again to go on"
+    elif report.failed:
+        run = "" if report.run is None else f" --run {report.run}"
+        yield f"  next: onceflow items --state {pipeline.failed}{run}{where}"
+
+
+def _tell_refusals(source: Source | None, found: Survey, out: Out) -> None:
+    if source is None or not found.refused:
+        return
+    out.say(f"{source.name}: {many(found.refused, 'line')} refused")
+    for one in found.refusals:
+        out.say(f"  line {one.line}: {plain(one.why, 160)}")
+    if found.refused > len(found.refusals):
+        out.say(f"  … and {found.refused - len(found.refusals):,} more")
+
+
+def _json(report: Report) -> dict[str, Any]:
+    values = {name: getattr(report, name) for name in Report.__dataclass_fields__}
+    return {**values, "code": report.code}
+
+
+# --- worker ---
+
+
+def worker(
+    file: Path,
+    /,
+    *,
+    pipeline: list[str] | None = None,
+    verbose: Annotated[bool, Flag] = False,
+    engine: Engine | None = None,
+    common: Common | None = None,
+) -> int:
+    """Claim and work for a database until stopped.
+
+    SIGTERM or Ctrl-C once: claim no more, finish what is under way within the
+    grace time, give the rest back without costing an attempt. Twice: stop at once.
+    Exit code 0 after SIGTERM, 130 after Ctrl-C.
+
+    Parameters
+    ----------
+    file
+        The Python file with your Pipelines at its top level.
+    pipeline
+        Only this Pipeline of the file; repeatable.
+    verbose
+        Log every transition, and the tracebacks of handlers.
+    """
+    common = common or Common()
+    settings = (engine or Engine()).settings(common)
+    chosen = pipelines_of(file, pipeline or ())
+    flow = common.flow(*chosen, settings=settings)
+    return asyncio.run(_work(flow, common.out, verbose=verbose))
+
+
+async def _work(flow: Flow, out: Out, *, verbose: bool) -> int:
+    handler = LogLines(as_json=out.as_json, quiet=out.quiet, verbose=verbose)
+    async with flow:
+        with Stopper(flow, handler.say) as stopper, logging_to(handler, verbose=verbose):
+            names = ", ".join(flow.pipelines)
+            handler.say(f"pid {os.getpid()} works on {names} in {flow.store.url}; Ctrl-C stops it")
+            working = flow.start()
+            stopper.again()
+            telling = asyncio.create_task(_tell(flow, handler))
+            try:
+                await working
+            finally:
+                telling.cancel()
+        health = flow.last_health
+        tally = {} if health is None else health.tally
+        handler.say(f"stopped: {_done(tally)}")
+        if out.as_json:
+            out.emit({"stopped": True, **tally})
+    return stopper.code
+
+
+async def _tell(flow: Flow, handler: LogLines) -> None:
+    """Now and then, what this worker has done since it began."""
+    told = _done({})
+    while True:
+        await asyncio.sleep(TELL_SECONDS)
+        health = flow.health()
+        if health is not None and (text := _done(health.tally)) != told:
+            told = text
+            handler.say(text)
+
+
+def _done(tally: dict[str, int]) -> str:
+    names = ("claimed", "finished", "failed", "retried", "released", "lost", "reclaimed")
+    words = [f"{tally[name]:,} {name}" for name in names if tally.get(name)]
+    return ", ".join(words) or "nothing to do"
+
+
+class LogLines(logging.Handler):
+    """A worker's log on stderr: plain lines, or one JSON object each."""
+
+    def __init__(self, *, as_json: bool, quiet: bool, verbose: bool) -> None:
+        super().__init__()
+        self._as_json = as_json
+        self._quiet = quiet
+        self._verbose = verbose
+        self._traces = logging.Formatter()
+
+    def say(self, text: str) -> None:
+        if not self._quiet:
+            self._put("info", text, {})
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if self._quiet and record.levelno < logging.WARNING:
+            return
+        text = record.getMessage()
+        if record.exc_info and record.exc_info[1] is not None:
+            error = record.exc_info[1]
+            text += f" {type(error).__name__}: {error}"
+        fields = {name: getattr(record, name) for name in FIELDS if hasattr(record, name)}
+        if self._verbose and record.exc_info:
+            fields["traceback"] = self._traces.formatException(record.exc_info)
+        self._put(record.levelname.lower(), text, fields)
+
+    def _put(self, level: str, text: str, fields: dict[str, Any]) -> None:
+        now = datetime.now(UTC).astimezone()
+        if self._as_json:
+            at = now.isoformat(timespec="milliseconds")
+            remark(json.dumps({"at": at, "level": level, "message": plain(text, 1000), **fields}))
+            return
+        mark = "" if level == "info" else f"{level}: "
+        remark(f"{now:%H:%M:%S} {mark}{plain(text, 1000)}")
+        if "traceback" in fields:
+            for line in fields["traceback"].splitlines():
+                remark(f"  {plain(line, 1000)}")
+
+
+FIELDS = ("pipeline", "key", "item", "run", "stage", "phase", "state", "fence", "attempt", "kind")
+
+
+# --- both ---
+
+
+class Stopper:
+    """What SIGINT and SIGTERM do while there is work: first drain, then stop at once, then leave.
+
+    Handlers of the interpreter, not of the event loop: they run even while a handler blocks it.
+    """
+
+    def __init__(self, flow: Flow, say: Any) -> None:
+        self._flow = flow
+        self._say = say
+        self._loop = asyncio.get_running_loop()
+        self._before: dict[int, Any] = {}
+        self.count = 0
+        self.interrupted = False
+        self.stopping = asyncio.Event()
+
+    @property
+    def code(self) -> int:
+        return INTERRUPTED if self.interrupted or self.count > 1 else OK
+
+    def __enter__(self) -> Stopper:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._before[number] = signal.signal(number, self._signalled)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, before in self._before.items():
+            signal.signal(number, before)
+
+    def _signalled(self, number: int, frame: FrameType | None) -> None:
+        self.count += 1
+        self.interrupted |= number == signal.SIGINT
+        if self.count > 2:
+            os._exit(INTERRUPTED)  # what is left behind is reclaimed
+        self._loop.call_soon_threadsafe(self._stop, self.count)
+
+    def again(self) -> None:
+        """A signal came before there was anything to stop."""
+        if self.count:
+            self._flow.stop_soon(None if self.count == 1 else 0)
+
+    def _stop(self, count: int) -> None:
+        self.stopping.set()
+        if count == 1:
+            grace = self._flow.settings.grace_seconds
+            self._say(
+                f"stopping: what is under way has {span(grace)} to finish, the rest is given back; "
+                "once more stops at once"
+            )
+            self._flow.stop_soon()
+        else:
+            self._say("stopping at once; what was under way is given back")
+            self._flow.stop_soon(0)
+
+
+@contextmanager
+def logging_to(handler: logging.Handler, *, verbose: bool) -> Iterator[None]:
+    """The engine's log, for as long as a command works."""
+    log = logging.getLogger("onceflow")
+    before = log.level, log.propagate
+    log.setLevel(logging.INFO if verbose else logging.WARNING)
+    log.propagate = False
+    log.addHandler(handler)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+        log.setLevel(before[0])
+        log.propagate = before[1]

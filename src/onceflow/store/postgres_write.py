@@ -342,12 +342,10 @@ async def admit(
     found = await db.rows("add_known", keys=keys, pipeline=pipeline.name, run=run_id)
     known = {keys[row["place"] - 1]: row["id"] for row in found}
     members = {row["id"] for row in found if row["member"]}
-    if run["sealed"] and by_caller and (
-        len(known) < len(keys) or not members.issuperset(known.values())
-    ):  # fmt: skip
-        raise StoreError(f"run {run_id} is sealed; add to a new run")
     left = len(keys) if run["max_items"] is None else run["max_items"] - run["accepted"]
     fresh, joined, over = within_budget(wanted, known, members, left)
+    if run["sealed"] and by_caller and (fresh or joined):
+        raise StoreError(f"run {run_id} is sealed; add to a new run")
     await _make_shallower(db, wanted, keys, found, first)
     made = await _insert_items(db, pipeline, run_id, fresh)
     if made < len(fresh):  # others were quicker with some of them: those are known now

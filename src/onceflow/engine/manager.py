@@ -328,9 +328,9 @@ class Manager:
     def _settle(self, one: Finished, change: Transition, kept: bool) -> None:
         """A finish was answered: the processor is free, the item somebody else's business."""
         lease = one.lease
-        self._queues.finished(lease.item)
-        self._streams.pop(lease.item, None)
         if one.processor is not None and one.processor.lease is lease:
+            self._queues.finished(lease.item)
+            self._streams.pop(lease.item, None)
             one.plan.pool.release(one.processor)
         if not kept:
             self.tally.lost += 1
@@ -380,10 +380,24 @@ class Manager:
 
     def _queue(self, plan: Plan, lease: Lease, *, first: bool = False) -> None:
         refusal = self._queues.enqueue(lease, first=first)
+        if refusal is not None and self._drop_older(lease):
+            refusal = self._queues.enqueue(lease, first=first)
         if refusal is not None:
             log.info("%s was not queued in %s: %s", lease.key, lease.stage, refusal.value)
             released = Released(f"the local queue refused it: {refusal.value}")
             self._finished.append(Finished(plan, None, lease, released))
+
+    def _drop_older(self, lease: Lease) -> bool:
+        """A new lease on an item says that the one it had here was lost: that one makes way."""
+        if self._queues.drop(lease.item):
+            self.tally.lost += 1
+            return True
+        for plan, processor in _working(self._scheduler):
+            older = processor.lease
+            if older is not None and older.item == lease.item and older.fence < lease.fence:
+                self._lose(plan, processor, older)
+                return True
+        return False
 
     def _assign(self) -> None:
         """Give what is queued to idle processors; each attempt is a task of its own."""
@@ -587,6 +601,8 @@ class Manager:
                 failed = past_deadline(plan.stage)
                 self._cancel(processor)
                 lease = plan.pool.fail(processor, failed.message)
+                self._queues.finished(lease.item)
+                self._streams.pop(lease.item, None)
                 log.warning("%s: %s", lease.key, failed.message)
                 self.tally.expired += 1
                 self._finished.append(Finished(plan, None, lease, failed))

@@ -1,0 +1,60 @@
+"""What simulations found, each as the smallest story that shows it."""
+
+import asyncio
+
+from onceflow import Flow, Lane, Pipeline, Stage, Work
+from tests.sim.kit import alone
+
+
+def test_a_stop_waits_out_its_grace_time_without_spinning_while_a_lane_is_shut() -> None:
+    async def slow(work: Work) -> None:
+        await asyncio.sleep(2)
+
+    lane = Lane(lambda key: "one", limit=5, spacing_seconds=0.5)
+    pipeline = Pipeline("slow", Stage("work", slow, lane=lane))
+
+    async def body(flow: Flow) -> dict[str, int]:
+        working = flow.start()
+        await flow.add(pipeline, ["a", "b", "c"])
+        await asyncio.sleep(0.1)
+        flow.stop_soon(5)
+        await working
+        return await flow.counts(pipeline)
+
+    assert alone(pipeline, body) == {"completed": 1, "work-ready": 2}
+
+
+def test_an_item_that_was_taken_away_and_claimed_again_has_one_attempt_at_a_time_here() -> None:
+    under_way: list[int] = []
+    most = 0
+
+    async def stubborn(work: Work) -> int:
+        nonlocal most
+        under_way.append(work.attempt)
+        most = max(most, len(under_way))
+        try:
+            await asyncio.sleep(10)
+        finally:
+            under_way.pop()
+        return 1
+
+    pipeline = Pipeline("stubborn", Stage("work", stubborn))
+
+    async def body(flow: Flow) -> list[str]:
+        working = flow.start()
+        await flow.add(pipeline, ["a"])
+        for _ in range(3):
+            await asyncio.sleep(1)
+            assert await flow.release(pipeline) == 1
+        await asyncio.sleep(20)
+        flow.stop_soon()
+        await working
+        return [event.kind async for event in flow.events()]
+
+    kinds = alone(pipeline, body)
+
+    assert most == 1
+    assert kinds == [
+        "added", "claimed", "released", "claimed", "released", "claimed", "released", "claimed",
+        "stage_finished", "run_finished",
+    ]  # fmt: skip

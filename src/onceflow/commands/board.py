@@ -37,6 +37,11 @@ class StageView:
         return self.phases.get(phase, 0)
 
     @property
+    def ended(self) -> int:
+        """Items this stage is through with, one way or another."""
+        return self.passed + self.at(Phase.FAILED) + self.at(Phase.CANCELLED)
+
+    @property
     def total(self) -> int:
         """What this stage has had, has and will have to do."""
         return self.passed + sum(self.phases.values()) + self.coming - self.at(Phase.DONE)
@@ -144,20 +149,27 @@ def totals(views: Sequence[StageView]) -> Totals:
 
 
 class Rate:
-    """How fast it goes, over the last half minute."""
+    """How fast each stage goes, over the last half minute."""
 
     def __init__(self) -> None:
-        self._seen: deque[tuple[float, float]] = deque()
+        self._seen: deque[tuple[float, tuple[int, ...]]] = deque()
 
-    def left_seconds(self, now: float, totals: Totals) -> float | None:
-        """How long it will take at this rate; None while that is not known."""
-        self._seen.append((now, totals.steps))
+    def left_seconds(self, now: float, views: Sequence[StageView]) -> float | None:
+        """How long the slowest stage will take at its rate; None while that is not known."""
+        ordinary = [view for view in views if not view.is_gate]
+        self._seen.append((now, tuple(view.ended for view in ordinary)))
         while now - self._seen[0][0] > RATE_WINDOW_SECONDS:
             self._seen.popleft()
         began, before = self._seen[0]
-        if now - began < RATE_SECONDS_MIN or totals.steps <= before:
+        if now - began < RATE_SECONDS_MIN or len(before) != len(ordinary):
             return None
-        return (totals.steps_total - totals.steps) * (now - began) / (totals.steps - before)
+        longest = 0.0
+        for view, ended in zip(ordinary, before, strict=True):
+            left = view.total - view.ended
+            if left and view.ended <= ended:
+                return None
+            longest = max(longest, left * (now - began) / max(1, view.ended - ended))
+        return longest
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +177,7 @@ class Board:
     """Everything a live view shows at one moment."""
 
     title: str
+    run: str = ""
     stages: Sequence[StageView] = ()
     totals: Totals = field(default_factory=Totals)
     active: Sequence[ActiveView] = ()
@@ -191,9 +204,10 @@ class Board:
             if count
         ]
         words.append(span(self.elapsed))
-        if self.left is not None:
-            words.append(f"about {span(max(1, round(self.left)))} left")
-        return f"{self.title}: {', '.join([*words, *self.notes])}"
+        if self.left is not None and sums.open:
+            words.append(f"about {rough(self.left)} left")
+        whose = f"{self.title} {self.run}" if self.run else self.title
+        return f"{plain(whose)}: {', '.join([*words, *self.notes])}"
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
         draw = Drawing(options.max_width, (options.encoding or "").lower().startswith("utf"))
@@ -201,8 +215,7 @@ class Board:
         several = len({view.pipeline for view in self.stages}) > 1
         names = [f"{view.pipeline}/{view.name}" if several else view.name for view in self.stages]
         wide = min(max([cell_len(name) for name in names], default=0), options.max_width // 4)
-        for name, view in zip(names, self.stages, strict=True):
-            yield draw.stage(name, wide, view)
+        yield from draw.stages(names, wide, self.stages)
         for one in self.active[:ACTIVE_SHOWN_MAX]:
             yield draw.active(one, wide, self.tick)
         if self.active_total > ACTIVE_SHOWN_MAX:
@@ -236,27 +249,34 @@ class Drawing:
     def head(self, board: Board) -> Text:
         sums = board.totals
         text = Text(plain(board.title), style="bold")
+        if board.run and self.width >= 90:
+            text.append(f" {plain(board.run)}", style="not bold dim")
         text.append(f"{self.dot}{sums.done:,} of {_total(board)} done", style="not bold")
         if sums.failed:
             text.append(self.dot, style="not bold").append(f"{sums.failed:,} failed", style="red")
         if sums.cancelled:
             text.append(f"{self.dot}{sums.cancelled:,} cancelled", style="not bold")
-        text.append(f"{self.dot}{span(board.elapsed)}", style="not bold")
+        text.append(f"{self.dot}{rough(board.elapsed)}", style="not bold")
         if board.left is not None and sums.open:
-            left = span(max(1, math.ceil(board.left)))
-            text.append(f"{self.dot}about {left} left", style="not bold cyan")
+            text.append(f"{self.dot}about {rough(board.left)} left", style="not bold cyan")
         return self.fit(text)
 
-    def stage(self, name: str, wide: int, view: StageView) -> Text:
-        text = Text("  ").append(self._cell(name, wide)).append("  ")
-        if view.is_gate and not sum(view.phases.values()):
-            return self.fit(text.append("opens once, when all are settled", style="dim"))
-        counts = self._counts(view)
-        number = f"{view.passed:,}/{view.total:,}"
-        room = self.width - text.cell_len - max(11, len(number)) - 4
-        bar = max(8, min(40, room - max(12, counts.cell_len)))
-        text.append_text(self._bar(view, bar)).append(f"  {number:>11}  ").append_text(counts)
-        return self.fit(text)
+    def stages(self, names: Sequence[str], wide: int, views: Sequence[StageView]) -> Iterator[Text]:
+        """A bar a stage, all of one width."""
+        counts = [self._counts(view) for view in views]
+        numbers = [f"{view.passed:,}/{view.total:,}" for view in views]
+        wide_number = max([len(number) for number in numbers], default=0)
+        wide_counts = max([count.cell_len for count in counts], default=0)
+        room = self.width - wide - wide_number - wide_counts - 8
+        bar = max(8, min(40, room))
+        for name, view, number, count in zip(names, views, numbers, counts, strict=True):
+            text = Text("  ").append(self._cell(name, wide)).append("  ")
+            if view.is_gate and not sum(view.phases.values()):
+                text.append("opens once, when all are settled", style="dim")
+            else:
+                text.append_text(self._bar(view, bar)).append(f"  {number:>{wide_number}}  ")
+                text.append_text(count)
+            yield self.fit(text)
 
     def _counts(self, view: StageView) -> Text:
         words = Text()
@@ -288,15 +308,21 @@ class Drawing:
     def active(self, one: ActiveView, wide: int, tick: int) -> Text:
         spin = self.spinner[tick % len(self.spinner)]
         text = Text(f"{spin} ", style="yellow").append(self._cell(one.stage, wide), style="dim")
-        key_room = max(8, (self.width - wide - 14) // (2 if one.text else 1))
+        text.append(f"  {brief(one.seconds):>7}  ", style="dim")
+        room = self.width - text.cell_len
         key = plain(one.key, 400)
-        key = self._cell(key, min(key_room, max(24, cell_len(key)) if one.text else cell_len(key)))
-        text.append("  ").append(key, style="default not dim")
-        text.append(f" {span(one.seconds)}", style="dim")
-        room = self.width - text.cell_len - 2
-        if one.text and room >= 8:
-            text.append("  ").append(self._tail(plain(one.text, 400), room), style="italic cyan")
+        key_room = room if not one.text else max(12, room * 2 // 5)
+        text.append(self._middle(key, key_room), style="default not dim")
+        if one.text and (left := self.width - text.cell_len - 2) >= 8:
+            text.append("  ").append(self._tail(plain(one.text, 400), left), style="italic cyan")
         return self.fit(text)
+
+    def _middle(self, text: str, room: int) -> str:
+        """Both ends of what does not fit: addresses of one site differ at their ends."""
+        if cell_len(text) <= room:
+            return text
+        front = max(1, room // 3)
+        return set_cell_size(text, front) + self._tail(text, room - front)
 
     def _tail(self, text: str, room: int) -> str:
         """The last words that fit."""
@@ -323,6 +349,17 @@ def segments(shares: Sequence[int], total: int, width: int) -> list[int]:
         if at and share and not cells[at] and sum(cells) < width:
             cells[at] = 1
     return cells
+
+
+def rough(seconds: float) -> str:
+    """A duration in whole units, so that it does not flicker."""
+    whole = math.ceil(seconds)
+    return f"{whole} s" if whole < 60 else span(whole)
+
+
+def brief(seconds: float) -> str:
+    """A short duration of one form, so that a column of them lines up."""
+    return f"{seconds:.1f} s" if seconds < 100 else span(seconds)
 
 
 def _total(board: Board) -> str:

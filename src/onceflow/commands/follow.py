@@ -14,13 +14,13 @@ from typing import Any
 from rich.console import Console
 from rich.live import Live
 
-from onceflow import Flow, OnceflowError, Pipeline, Run
+from onceflow import Flow, OnceflowError, Run
 from onceflow.commands.board import (
     ACTIVE_SHOWN_MAX,
     ActiveView,
     Board,
     Rate,
-    Totals,
+    StageView,
     stage_views,
     totals,
 )
@@ -52,7 +52,7 @@ class Watcher:
 
     def __init__(self, flow: Flow, scope: Scope, title: str) -> None:
         self._flow = flow
-        self._scope = scope
+        self.scope = scope
         self._title = title
         self._rate = Rate()
         self._began = time.monotonic()
@@ -61,7 +61,7 @@ class Watcher:
         self.sealed = True
         self.finished = asyncio.Event()
         """The run is over, its gate too."""
-        self.board = Board(title)
+        self.board = Board(title, scope.run or "")
 
     def stream(self, item: int, offset: int, text: str) -> None:
         """A handler in this process streamed."""
@@ -71,7 +71,7 @@ class Watcher:
     async def look(self) -> Board:
         """Read once how far everything is."""
         read = self._flow.store.read
-        scope = self._scope
+        scope = self.scope
         names = [row["name"] for row in await read("pipelines")]
         stages = await read("stages")
         if scope.run is None:
@@ -88,10 +88,10 @@ class Watcher:
         sums = totals(views)
         active, active_total = await self._active(names)
         now = time.monotonic()
-        left = self._rate.left_seconds(now, sums) if self.sealed else None
+        left = self._rate.left_seconds(now, views) if self.sealed else None
         self.board = Board(
-            self._title, views, sums, active, active_total, now - self._began, left, self.sealed,
-            _notes(views, sums, active_total), int(now / DRAW_SECONDS),
+            self._title, scope.run or "", views, sums, active, active_total, now - self._began,
+            left, self.sealed, _notes(views), int(now / DRAW_SECONDS),
         )  # fmt: skip
         return self.board
 
@@ -108,7 +108,7 @@ class Watcher:
             for one in board.active
         ]  # fmt: skip
         return Board(
-            board.title, board.stages, board.totals, active, board.active_total,
+            board.title, board.run, board.stages, board.totals, active, board.active_total,
             now - self._began, board.left, board.sealed, board.notes, int(now / DRAW_SECONDS),
         )  # fmt: skip
 
@@ -128,7 +128,7 @@ class Watcher:
         lines: list[str] = []
         more = 0
         async for event in self._flow.events(
-            after=self._seen, pipeline=self._scope.pipeline, kinds=["failed"]
+            after=self._seen, pipeline=self.scope.pipeline, kinds=["failed"]
         ):
             last = event.seq
             if len(lines) < LINES_MAX:
@@ -162,7 +162,7 @@ class Watcher:
             if worker["leases"]:
                 held += await read("held", worker=worker["id"])
         held = [row for row in held if row["pipeline"] in pipelines]
-        held.sort(key=lambda row: (row["run"] != self._scope.run, row["claimed_at"], row["id"]))
+        held.sort(key=lambda row: (row["run"] != self.scope.run, row["claimed_at"], row["id"]))
         shown: list[ActiveView] = []
         for row in held[:ACTIVE_SHOWN_MAX]:
             text = self._texts.get(row["id"])
@@ -176,7 +176,7 @@ class Watcher:
         return shown, len(held)
 
 
-def _notes(views: Sequence[Any], sums: Totals, active: int) -> list[str]:
+def _notes(views: Sequence[StageView]) -> list[str]:
     paused = [view.name for view in views if view.paused and (view.at("ready") or view.coming)]
     return [f"stage {name} is paused; `onceflow resume {name}`" for name in paused]
 
@@ -304,8 +304,3 @@ class Above(logging.Handler):
             error = record.exc_info[1]
             text += f" {type(error).__name__}: {error}"
         self._follower.warn(text)
-
-
-def title_of(pipeline: Pipeline | str, run: str | None) -> str:
-    name = pipeline if isinstance(pipeline, str) else pipeline.name
-    return name if run is None else f"{name} {run}"

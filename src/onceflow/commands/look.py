@@ -401,7 +401,7 @@ def events(
     pipeline: str | None = None,
     item: str | None = None,
     run: str | None = None,
-    kind: list[str] | None = None,
+    kind: Annotated[list[str] | None, Parameter(negative=())] = None,
     common: Common | None = None,
 ) -> int:
     """The history in the order of the commits, and with --follow what is added to it.
@@ -521,15 +521,14 @@ def watch(
 async def _watch(
     flow: Flow, name: str | None, pipeline: str | None, *, once: bool, out: Out
 ) -> int:
-    from onceflow.commands.follow import Follower, Scope, Watcher, title_of
+    from onceflow.commands.follow import Follower, Scope, Watcher
 
     async with flow:
         await check_pipeline(flow, pipeline)
         run = None if name is None else await find_run(flow, name)
         whose = pipeline if run is None else run.pipeline
-        title = title_of(whose or flow.store.url, None if run is None else run.id)
         scope = Scope(pipeline=whose, run=None if run is None else run.id)
-        watcher = Watcher(flow, scope, title)
+        watcher = Watcher(flow, scope, whose or flow.store.url)
         await watcher.begin(run)
         if once or out.as_json:
             return await _snapshots(watcher, out, once=once)
@@ -545,7 +544,8 @@ async def _snapshots(watcher: Watcher, out: Out, *, once: bool) -> int:
     while True:
         board = await watcher.look()
         found = {
-            "title": board.title,
+            "pipeline": watcher.scope.pipeline,
+            "run": watcher.scope.run,
             "finished": watcher.finished.is_set(),
             "items": board.totals.items,
             **{phase.value: getattr(board.totals, phase.value) for phase in Phase},

@@ -177,7 +177,7 @@ class _Job:
 
 
 async def _run(flow: Flow, job: _Job) -> Report:
-    from onceflow.commands.follow import Above, Follower, Scope, Watcher, title_of
+    from onceflow.commands.follow import Above, Follower, Scope, Watcher
 
     report = Report(job.pipeline.name, duplicate=job.found.duplicate, refused=job.found.refused)
     report.refusals = [{"line": one.line, "why": one.why} for one in job.found.refusals]
@@ -195,7 +195,7 @@ async def _run(flow: Flow, job: _Job) -> Report:
             report.already = True
             return await _settle(flow, report)
         scope = Scope(pipeline=job.pipeline.name, run=report.run)
-        watcher = Watcher(flow, scope, title_of(job.pipeline, report.run))
+        watcher = Watcher(flow, scope, job.pipeline.name)
         await watcher.begin()
         follower = Follower(flow, watcher, quiet=job.out.quiet)
         handler: logging.Handler = Above(follower)
@@ -424,7 +424,7 @@ def worker(
     file: Path,
     /,
     *,
-    pipeline: list[str] | None = None,
+    pipeline: Annotated[list[str] | None, Parameter(negative=())] = None,
     verbose: Annotated[bool, Flag] = False,
     engine: Engine | None = None,
     common: Common | None = None,

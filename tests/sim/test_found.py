@@ -1,8 +1,12 @@
 """What simulations found, each as the smallest story that shows it."""
 
 import asyncio
+from pathlib import Path
+
+import apsw
 
 from onceflow import Flow, Lane, Pipeline, Stage, Work
+from onceflow.store.sqlite import SqliteStore, create
 from tests.sim.kit import alone
 
 
@@ -58,3 +62,11 @@ def test_an_item_that_was_taken_away_and_claimed_again_has_one_attempt_at_a_time
         "added", "claimed", "released", "claimed", "released", "claimed", "released", "claimed",
         "stage_finished", "run_finished",
     ]  # fmt: skip
+
+
+def test_a_statement_is_not_prepared_again_for_every_new_value(tmp_path: Path) -> None:
+    create(tmp_path / "flow.db")
+    connection = SqliteStore(tmp_path / "flow.db")._connect()
+
+    assert connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, -1) == 1
+    connection.close()

@@ -267,6 +267,9 @@ class SqliteStore:
                 flags=apsw.SQLITE_OPEN_READWRITE | (apsw.SQLITE_OPEN_CREATE * self._is_memory),
                 statementcachesize=200,
             )
+            # Otherwise a statement is prepared again whenever a value bound to it changes, which
+            # takes several times as long as running it: 83 us instead of 4 for `turn_ends`.
+            connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
             connection.set_busy_handler(_wait_for_lock())
             connection.execute("PRAGMA journal_mode=WAL")
             connection.execute(f"PRAGMA synchronous={self._durability.upper()}")

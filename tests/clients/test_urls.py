@@ -1,10 +1,12 @@
 """Section 2 of the hostile cases, as far as the URL itself decides."""
 
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onceflow.clients import addresses
+from onceflow.clients import addresses, urls
 from onceflow.clients.urls import canonical, parse_url, shown
 from onceflow.core.errors import Permanent
 
@@ -200,3 +202,26 @@ def test_a_shown_url_hides_passwords_and_keys() -> None:
     text = shown("https://u:pw1@a.test/?api_key=k1&access_token=t1&q=ok&X-Amz-Signature=s1")
     assert not any(secret in text for secret in ("pw1", "k1", "t1", "s1"))
     assert "q=ok" in text
+
+
+HOSTS = ["a.test", "localhost", "a-b.c1.test", "1.2.3.4", "01.2.3.4", "1.2.3.256", "xn--a.test"]
+HOSTS += ["a", "1", "0x7f.1", "a.1", "a.b2", "a..b", "-a.test", "a.test.", "A.test", "a_b.test"]
+PIECES = ["/", ".", "..", "%41", "a", "Z9", "~", "!", "'", "(", "*", ":", "?", "&", "=", "//", "-"]
+
+
+@given(
+    st.sampled_from(["http", "https", "HTTP"]),
+    st.sampled_from(HOSTS),
+    st.sampled_from(["", ":80", ":443", ":8080", ":080", ":22", ":65536", ":99999", ":"]),
+    st.lists(st.sampled_from(PIECES), max_size=8).map("".join),
+)
+def test_the_short_way_agrees_with_the_parser(scheme: str, host: str, port: str, rest: str) -> None:
+    text = f"{scheme}://{host}{port}/{rest}"
+
+    def outcome(parse: Callable[[str], object]) -> object:
+        try:
+            return parse(text)
+        except Permanent as error:
+            return error.code
+
+    assert outcome(parse_url) == outcome(lambda one: urls._parse(one, None))

@@ -25,6 +25,11 @@ class PerLoop(Generic[T]):
             asyncio.AbstractEventLoop, tuple[T, AsyncGenerator[T, None]]
         ] = WeakKeyDictionary()
 
+    def peek(self) -> T | None:
+        """The thing of the running loop, if it was made: `get` without the await."""
+        known = self._things.get(asyncio.get_running_loop())
+        return None if known is None else known[0]
+
     async def get(self) -> T:
         loop = asyncio.get_running_loop()
         known = self._things.get(loop)

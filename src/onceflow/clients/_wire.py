@@ -6,16 +6,18 @@ with a stable code.
 
 from __future__ import annotations
 
+import asyncio
+import math
 import select
 import socket
 import ssl
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import aiohttp
 from aiohttp import http_exceptions
 from aiohttp.abc import AbstractResolver, ResolveResult
+from multidict import CIMultiDictProxy
 from yarl import URL as YarlURL
 
 from onceflow.clients import addresses
@@ -25,53 +27,31 @@ from onceflow.clients.settings import FetchSettings
 from onceflow.clients.urls import Url, shown
 from onceflow.core.errors import HandlerError, Permanent, Transient
 
-READ_BYTES = 64 * 1024
+REDIRECTS = (301, 302, 303, 307, 308)
 
 # Answers after which a server may not send a body. If it does, the bytes would be read as the next
 # answer, so the connection is not used again (P12).
 BODILESS = (204, 205, 304)
 
 
-class Answer:
-    """Status and headers as they came, and the body once `read` was awaited."""
+class Answer(NamedTuple):
+    """Status and headers as they came. `body` is decoded, and empty for a redirect."""
 
-    def __init__(self, response: aiohttp.ClientResponse, url: Url, settings: FetchSettings) -> None:
-        self._response = response
-        self._url = url
-        self._settings = settings
-        self.status = response.status
-        self.headers = response.headers
-
-    async def read(self, *, cut_at: int | None = None) -> bytes:
-        """The decoded body. `cut_at` takes the beginning of a longer one instead of refusing."""
-        settings = self._settings
-        if self.status in BODILESS:
-            return b""
-        length = self._response.content_length
-        if cut_at is None and length is not None and length > settings.wire_bytes_max:
-            raise too_large(settings.wire_bytes_max, "announced")
-        names = codings(
-            ",".join(self.headers.getall("Content-Encoding", [])), codings_max=settings.codings_max
-        )
-        decoder = Decoder(names, bytes_max=settings.decoded_bytes_max)
-        wire_bytes = 0
-        with _told(self._url):
-            async for chunk in self._response.content.iter_chunked(READ_BYTES):
-                wire_bytes += len(chunk)
-                if wire_bytes > settings.wire_bytes_max:
-                    raise too_large(settings.wire_bytes_max, "on the wire")
-                decoder.feed(chunk)
-                if cut_at is not None and len(decoder.body) >= cut_at:
-                    return bytes(decoder.body[:cut_at])
-        decoder.finish()
-        return bytes(decoder.body)
+    status: int
+    headers: CIMultiDictProxy[str]
+    body: bytes
 
 
 class Wire:
     """A pool of connections, each judged by its real address before it is opened."""
 
-    def __init__(self, settings: FetchSettings, resolver: Resolver) -> None:
+    def __init__(
+        self, settings: FetchSettings, resolver: Resolver, headers: Mapping[str, str]
+    ) -> None:
+        """`headers` go with every request, so they must hold nothing secret."""
         self._settings = settings
+        self._loop = asyncio.get_running_loop()
+        self._timeout = self._within(settings.fetch_seconds)
         self._allowed = addresses.networks(settings.allow_networks)
         self._session = aiohttp.ClientSession(
             connector=_Connector(
@@ -87,35 +67,79 @@ class Wire:
             trust_env=False,
             auto_decompress=False,
             requote_redirect_url=False,
-            # The whole fetch is timed by its caller, so that trickling does not extend it.
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=settings.connect_seconds),
             max_line_size=8190,
             max_field_size=min(8190, settings.header_bytes_max),
             max_headers=settings.header_lines_max,
-            skip_auto_headers=["User-Agent", "Accept-Encoding"],
+            headers=headers,
         )
 
     async def close(self) -> None:
         await self._session.close()
 
-    @asynccontextmanager
-    async def get(self, url: Url, headers: Mapping[str, str]) -> AsyncIterator[Answer]:
-        """Send a GET. The connection is kept only if the answer was read to its proper end."""
+    async def get(
+        self, url: Url, headers: Mapping[str, str] | None, *, until: float, cut_at: int | None
+    ) -> Answer:
+        """Send a GET and read its answer; `cut_at` takes the beginning of a longer body.
+
+        By the loop's time `until` the body has been read or the fetch has failed: the library's
+        own timer, which costs half of what `asyncio.timeout` around it does.
+
+        The connection is kept only if the answer was read to its proper end.
+        """
         if url.is_address:
             addresses.check(url.host, self._allowed)
         target = YarlURL(url.href, encoded=True)
         if (target.raw_host or "").strip("[]") != url.host or target.port != url.port:
             raise Permanent(f"{shown(url.href)} is not read the same by all parts", code="bad_url")
-        with _told(url):
-            response = await self._session.get(target, headers=headers, allow_redirects=False)
+        left = until - self._loop.time()
+        if left <= 0:
+            raise Transient(f"{shown(url.href)}: no time left", code="timeout")
+        fresh = left > self._settings.fetch_seconds - 0.01
+        timeout = self._timeout if fresh else self._within(left)
         try:
-            self._check_head(response, url)
-            yield Answer(response, url, self._settings)
-        finally:
-            if response.content.at_eof() and response.status not in BODILESS:
-                response.release()
-            else:
-                response.close()
+            response = await self._session.get(
+                target, headers=headers, allow_redirects=False, timeout=timeout
+            )
+            try:
+                self._check_head(response, url)
+                redirects = response.status in REDIRECTS and "Location" in response.headers
+                body = b"" if redirects else await self._body(response, cut_at)
+            finally:
+                if response.content.at_eof() and response.status not in BODILESS:
+                    response.release()
+                else:
+                    response.close()
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+            raise _named(error, url) from error
+        return Answer(response.status, response.headers, body)
+
+    def _within(self, seconds: float) -> aiohttp.ClientTimeout:
+        return aiohttp.ClientTimeout(
+            total=seconds, sock_connect=self._settings.connect_seconds, ceil_threshold=math.inf
+        )
+
+    async def _body(self, response: aiohttp.ClientResponse, cut_at: int | None) -> bytes:
+        settings = self._settings
+        if response.status in BODILESS:
+            return b""
+        length = response.content_length
+        if cut_at is None and length is not None and length > settings.wire_bytes_max:
+            raise too_large(settings.wire_bytes_max, "announced")
+        encoded = response.headers.getall("Content-Encoding", ())
+        names = codings(",".join(encoded), codings_max=settings.codings_max) if encoded else []
+        decoder = Decoder(names, bytes_max=settings.decoded_bytes_max)
+        wire_bytes = 0
+        while chunk := await response.content.readany():
+            wire_bytes += len(chunk)
+            if wire_bytes > settings.wire_bytes_max:
+                raise too_large(settings.wire_bytes_max, "on the wire")
+            if not names and len(chunk) == length and cut_at is None:
+                return chunk  # the usual small page: in one piece, and not copied
+            decoder.feed(chunk)
+            if cut_at is not None and len(decoder.body) >= cut_at:
+                return bytes(decoder.body[:cut_at])
+        decoder.finish()
+        return bytes(decoder.body)
 
     def _check_head(self, response: aiohttp.ClientResponse, url: Url) -> None:
         if not 200 <= response.status <= 599:
@@ -123,7 +147,7 @@ class Wire:
         head = response.raw_headers
         if len(head) > self._settings.header_lines_max:
             raise _bad_protocol(url, f"{len(head)} header lines")
-        head_bytes = sum(len(name) + len(value) + 4 for name, value in head)
+        head_bytes = sum([len(name) + len(value) + 4 for name, value in head])
         if head_bytes > self._settings.header_bytes_max:
             raise _bad_protocol(url, f"{head_bytes:,} bytes of headers")
 
@@ -195,20 +219,6 @@ class _JudgingResolver(AbstractResolver):
         return None
 
 
-class _told:
-    """Turns what aiohttp raises into our two kinds of failure."""
-
-    def __init__(self, url: Url) -> None:
-        self._url = url
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if isinstance(error, (aiohttp.ClientError, TimeoutError, OSError, ValueError)):
-            raise _named(error, self._url) from error
-
-
 def _named(error: Exception, url: Url) -> HandlerError:
     name = shown(url.href)
     cause = error.__cause__
@@ -226,7 +236,7 @@ def _named(error: Exception, url: Url) -> HandlerError:
         case aiohttp.ClientConnectorDNSError():
             return Transient(f"{name}: {_short(error)}", code="resolve_failed")
         case TimeoutError():
-            return Transient(f"{name}: no connection within the time limit", code="timeout")
+            return Transient(f"{name}: no answer within the time limit", code="timeout")
         case aiohttp.ClientConnectorError():
             return Transient(f"{name}: no connection: {_short(error)}", code="connect_failed")
         case aiohttp.ClientPayloadError() if isinstance(cause, http_exceptions.ContentLengthError):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Iterable
+from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 
 from onceflow.core.errors import Permanent, SettingsError
@@ -44,6 +45,7 @@ def networks(texts: Iterable[str]) -> tuple[Network, ...]:
         raise SettingsError(f"allow_networks: {error}; write a network as 127.0.0.2/32") from None
 
 
+@lru_cache(maxsize=4096)
 def is_open(text: str, allowed: tuple[Network, ...] = ()) -> bool:
     """May a connection to this address be opened?"""
     try:

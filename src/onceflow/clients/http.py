@@ -6,7 +6,7 @@ import asyncio
 import math
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC
 from email.utils import parsedate_to_datetime
@@ -38,11 +38,15 @@ _UNTOLD_TYPES = ("", "application/octet-stream", "application/unknown")
 class Headers(Mapping[str, str]):
     """An answer's headers; names in any case, repeated ones joined by a comma."""
 
-    def __init__(self, pairs: Mapping[str, str] | list[tuple[str, str]] = ()) -> None:  # type: ignore[assignment]
-        self._values: dict[str, str] = {}
-        for name, value in pairs.items() if isinstance(pairs, Mapping) else pairs:
-            key = name.lower()
-            self._values[key] = f"{self._values[key]}, {value}" if key in self._values else value
+    def __init__(self, pairs: Mapping[str, str] | Sequence[tuple[str, str]] = ()) -> None:
+        self._pairs = list(pairs.items()) if isinstance(pairs, Mapping) else pairs
+
+    @cached_property
+    def _values(self) -> dict[str, str]:
+        joined: dict[str, list[str]] = {}
+        for name, value in self._pairs:
+            joined.setdefault(name.lower(), []).append(value)
+        return {name: ", ".join(values) for name, values in joined.items()}
 
     def __getitem__(self, name: str) -> str:
         return self._values[name.lower()]
@@ -110,6 +114,14 @@ class Page:
         return value if 0 < len(value) <= VALIDATOR_CHARS_MAX and value.isascii() else None
 
 
+@dataclass(frozen=True, slots=True)
+class _Desk:
+    """What belongs to one event loop."""
+
+    wire: Wire
+    robots: Robots
+
+
 class Http:
     """Fetches pages. Make one and share it; it can be used by any number of tasks.
 
@@ -135,16 +147,8 @@ class Http:
         }
         self._resolver = resolver
         self._wall_clock = wall_clock
-        self._wires: PerLoop[Wire] = PerLoop(self._open, _close)
-        self._robots: PerLoop[Robots] = PerLoop(
-            lambda: Robots(
-                self._robots_txt,
-                agent=AGENT,
-                seconds=self.settings.robots_seconds,
-                clock=clock,
-            ),
-            _nothing,
-        )
+        self._clock = clock
+        self._desks: PerLoop[_Desk] = PerLoop(self._open, _close)
 
     async def get(
         self,
@@ -167,8 +171,8 @@ class Http:
         if last_modified:
             extra["If-Modified-Since"] = last_modified
         ask_robots = self.settings.robots if robots is None else robots
-        async with self._deadline(start):
-            return await self._follow(start, extra, ask_robots=ask_robots, cut_at=None)
+        until = asyncio.get_running_loop().time() + self.settings.fetch_seconds
+        return await self._follow(start, extra, until, ask_robots=ask_robots)
 
     async def page(
         self,
@@ -191,12 +195,12 @@ class Http:
     async def robots(self, url: str) -> Rules:
         """The site's rules: `.allow(url)`, `.crawl_delay`, `.sitemaps`."""
         start = parse_url(url)
-        async with self._deadline(start):
-            return await (await self._robots.get()).rules(start)
+        until = asyncio.get_running_loop().time() + self.settings.fetch_seconds
+        return await self._rules(start, until)
 
     async def close(self) -> None:
         """Close the connections now. Without it they are closed with the event loop."""
-        await self._wires.close()
+        await self._desks.close()
 
     async def __aenter__(self) -> Http:
         return self
@@ -204,49 +208,77 @@ class Http:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    def _open(self) -> Wire:
+    def _open(self) -> _Desk:
         try:
             from onceflow.clients._wire import Wire
         except ModuleNotFoundError as error:
             raise OnceflowError(
                 f"fetching pages needs {error.name}: pip install 'onceflow[web]'"
             ) from None
-        return Wire(self.settings, self._resolver)
-
-    def _deadline(self, url: Url) -> _Deadline:
-        return _Deadline(self.settings.fetch_seconds, url)
+        robots = Robots(
+            self._robots_txt,
+            agent=AGENT,
+            seconds=self.settings.robots_seconds,
+            clock=self._clock,
+        )
+        headers = {
+            "User-Agent": self.user_agent,
+            "Accept": "text/html,application/xhtml+xml,text/plain;q=0.9,*/*;q=0.5",
+            "Accept-Encoding": ACCEPTED,
+        }
+        return _Desk(Wire(self.settings, self._resolver, headers), robots)
 
     async def _follow(
-        self, start: Url, extra: Mapping[str, str], *, ask_robots: bool, cut_at: int | None
+        self,
+        start: Url,
+        extra: Mapping[str, str],
+        until: float,
+        *,
+        ask_robots: bool = False,
+        cut_at: int | None = None,
     ) -> Page:
-        wire = await self._wires.get()
+        """The page, by the loop's time `until` at the latest, robots.txt and redirects included."""
+        desk = self._desks.peek() or await self._desks.get()
         url, hops = start, [start.href]
         while True:
-            if ask_robots and not (await (await self._robots.get()).rules(url)).allow(url):
-                raise Permanent(
-                    f"{shown(url.href)}: the site's robots.txt does not allow it",
-                    code="robots_disallowed",
-                )
+            if ask_robots:
+                rules = desk.robots.known(url) or await self._rules(url, until)
+                if not rules.allow(url):
+                    raise Permanent(
+                        f"{shown(url.href)}: the site's robots.txt does not allow it",
+                        code="robots_disallowed",
+                    )
+            headers = self._own_headers(url, start, extra)
             try:
-                async with wire.get(url, self._request_headers(url, start, extra)) as answer:
-                    if answer.status in REDIRECTS and "Location" in answer.headers:
-                        url = self._next(url, answer, hops)
-                        continue
-                    body = await answer.read(cut_at=cut_at)
+                answer = await desk.wire.get(url, headers, until=until, cut_at=cut_at)
             except Permanent as error:
-                if len(hops) == 1 or str(error).startswith(hops[0]):
+                if len(hops) == 1:
                     raise
                 path = " -> ".join(shown(hop) for hop in hops)
                 raise Permanent(f"{path}: {error}", code=error.code) from error
-            headers = Headers(list(answer.headers.items()))
+            if answer.status in REDIRECTS and "Location" in answer.headers:
+                url = self._next(url, answer, hops)
+                continue
+            wait = answer.headers.get("Retry-After")
             return Page(
                 url=url.href,
                 status=answer.status,
-                headers=headers,
-                body=body,
+                headers=Headers(list(answer.headers.items())),
+                body=answer.body,
                 redirects=tuple(hops[:-1]),
-                retry_after=self._retry_after(headers.get("retry-after", "")),
+                retry_after=None if wait is None else self._retry_after(wait),
             )
+
+    async def _rules(self, url: Url, until: float) -> Rules:
+        robots = (await self._desks.get()).robots
+        try:
+            # Not only for the request: another task may be asking, and this one waits for it.
+            async with asyncio.timeout_at(until):
+                return await robots.rules(url)
+        except TimeoutError:
+            raise Transient(
+                f"{shown(url.href)}: the site's robots.txt took too long", code="timeout"
+            ) from None
 
     def _next(self, url: Url, answer: Answer, hops: list[str]) -> Url:
         path = " -> ".join(shown(hop) for hop in hops)
@@ -271,46 +303,24 @@ class Http:
         hops.append(target.href)
         return target
 
-    def _request_headers(self, url: Url, start: Url, extra: Mapping[str, str]) -> dict[str, str]:
-        headers = {
-            "User-Agent": self.user_agent,
-            "Accept": "text/html,application/xhtml+xml,text/plain;q=0.9,*/*;q=0.5",
-            "Accept-Encoding": ACCEPTED,
-        }
-        headers.update(self._origin_headers.get(url.origin, {}))
-        if url.origin == start.origin:
-            headers.update(extra)
-        return headers
+    def _own_headers(
+        self, url: Url, start: Url, extra: Mapping[str, str]
+    ) -> Mapping[str, str] | None:
+        """What this origin gets besides the usual: never what was meant for another one."""
+        own = self._origin_headers.get(url.origin)
+        added = extra if url.origin == start.origin else None
+        return {**(own or {}), **(added or {})} if own or added else None
 
     async def _robots_txt(self, url: Url) -> tuple[int, bytes, float | None]:
         cut_at = self.settings.robots_bytes_max
-        page = await self._follow(url, {}, ask_robots=False, cut_at=cut_at)
+        until = asyncio.get_running_loop().time() + self.settings.fetch_seconds
+        page = await self._follow(url, {}, until, cut_at=cut_at)
         return page.status, page.body, page.retry_after
 
     def _retry_after(self, value: str) -> float | None:
         return parse_retry_after(
             value, now=self._wall_clock(), seconds_max=self.settings.retry_after_seconds_max
         )
-
-
-class _Deadline:
-    """The time of the whole fetch, as a failure that names the page."""
-
-    def __init__(self, seconds: float, url: Url) -> None:
-        self._timeout = asyncio.timeout(seconds)
-        self._seconds = seconds
-        self._url = url
-
-    async def __aenter__(self) -> None:
-        await self._timeout.__aenter__()
-
-    async def __aexit__(self, *error: object) -> None:
-        try:
-            await self._timeout.__aexit__(*error)  # type: ignore[arg-type]
-        except TimeoutError:
-            raise Transient(
-                f"{shown(self._url.href)} took longer than {self._seconds:g} s", code="timeout"
-            ) from None
 
 
 def check_status(page: Page, *, not_modified_asked: bool = False) -> None:
@@ -355,9 +365,5 @@ def user_agent(contact: str | None) -> str:
     return f"{name} (+{contact.replace('(', '').replace(')', '')})"
 
 
-async def _close(wire: Wire) -> None:
-    await wire.close()
-
-
-async def _nothing(_: object) -> None:
-    return None
+async def _close(desk: _Desk) -> None:
+    await desk.wire.close()

@@ -73,6 +73,13 @@ class Robots:
         self._clock = clock
         self._sites: OrderedDict[str, _Site] = OrderedDict()
 
+    def known(self, url: Url) -> Rules | None:
+        """The rules, if they are at hand: the usual case, without waiting."""
+        site = self._sites.get(url.origin)
+        if site is None or self._clock() >= site.until:
+            return None
+        return site.rules
+
     async def rules(self, url: Url) -> Rules:
         """The rules for a URL's site; asks the site at most once at a time."""
         site = self._sites.setdefault(url.origin, _Site())

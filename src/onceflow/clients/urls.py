@@ -8,8 +8,8 @@ host) is refused here, because two programs may repair it differently.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 from onceflow.core.errors import Permanent
 
@@ -36,27 +36,31 @@ _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*):")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _LABEL = re.compile(r"[a-z0-9_](?:[a-z0-9_\-]*[a-z0-9_])?")
 _ESCAPE = re.compile(r"%([0-9A-Fa-f]{2})")
+# A name whose last part begins with a letter (so it is no number) or four numbers, a port without
+# a leading zero, a path and a query without escapes.
+_PLAIN = re.compile(
+    r"(https?)://"
+    r"(?:((?:[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?\.){0,8}[a-z](?:[a-z0-9-]{0,61}[a-z0-9])?)"
+    r"|((?:(?:25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])(?:\.(?!:|/)|(?=:|/))){4}))"
+    r"(?::([1-9][0-9]{0,4}))?"
+    r"(/[A-Za-z0-9._~!$&()*+,;=:@/-]*)"
+    r"(?:\?[A-Za-z0-9._~!$&()*+,;=:@/-]+)?"
+)
 _UNRESERVED = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
 
 
-@dataclass(frozen=True, slots=True)
-class Url:
+class Url(NamedTuple):
     """A checked URL. `href` is canonical and has no fragment; it is both the key and the request.
 
     `host` is a lower-case ASCII name or an address without brackets.
     """
 
     href: str
+    origin: str
     scheme: str
     host: str
     port: int
     is_address: bool
-
-    @property
-    def origin(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        default = DEFAULT_PORTS[self.scheme] == self.port
-        return f"{self.scheme}://{host}" + ("" if default else f":{self.port}")
 
     def __str__(self) -> str:
         return self.href
@@ -72,6 +76,8 @@ def parse_url(text: str, *, base: Url | None = None) -> Url:
 
     Raises `Permanent`: `refused_scheme` for anything but http and https, `bad_url` for the rest.
     """
+    if (plain := _PLAIN.fullmatch(text)) and (url := _plain(text, plain)):
+        return url
     text = text.strip(" \t\r\n\f")
     if not text:
         raise _bad("is empty", text)
@@ -135,11 +141,34 @@ def _parse(text: str, base: str | None) -> Url:
         raise _bad(f"names port {port}, which is not a web server's", text)
     path = _ESCAPE.sub(_plain_escape, parsed.pathname)
     query = _ESCAPE.sub(_plain_escape, parsed.search) if len(parsed.search) > 1 else ""
-    url = Url("", scheme, host, port, is_address)
-    href = f"{url.origin}{path}{query}"
+    origin = _origin(scheme, host, port)
+    href = f"{origin}{path}{query}"
     if len(href) > URL_CHARS_MAX:
         raise _bad(f"has {len(href)} characters once encoded; {URL_CHARS_MAX} is the limit", text)
-    return Url(href, scheme, host, port, is_address)
+    return Url(href, origin, scheme, host, port, is_address)
+
+
+def _plain(text: str, match: re.Match[str]) -> Url | None:
+    """What is plainly in its canonical form already needs no parser to find that out.
+
+    Most URLs of a crawl are, and the parser took a fifth of the time of a small fetch. That both
+    ways agree is a test. None where the parser has to look.
+    """
+    scheme, name, address, port_text, path = match.groups()
+    host = name or address
+    port = int(port_text or DEFAULT_PORTS[scheme])
+    if port in REFUSED_PORTS or port > 65535 or (port_text and port == DEFAULT_PORTS[scheme]):
+        return None
+    if len(text) > URL_CHARS_MAX or len(host) > HOST_CHARS_MAX or "xn--" in host or "/." in path:
+        return None
+    origin = text[: match.start(5)]
+    return Url(text, origin, scheme, host, port, is_address=address is not None)
+
+
+def _origin(scheme: str, host: str, port: int) -> str:
+    if ":" in host:
+        host = f"[{host}]"
+    return f"{scheme}://{host}" if port == DEFAULT_PORTS[scheme] else f"{scheme}://{host}:{port}"
 
 
 def _check_name(host: str, text: str) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import apsw
 
 from onceflow.core.item import SETTLED, Kind, Lease
-from onceflow.core.pipeline import Pipeline
+from onceflow.core.pipeline import GATE_KEY, Pipeline
 from onceflow.core.transition import decode
 
 BRANCHES = (
@@ -139,6 +139,8 @@ class Oracle:
         self.moved_at = 0
         self.executions: Counter[tuple[int, int]] = Counter()
         self.returned: dict[tuple[int, int], Any] = {}
+        self.told: dict[tuple[int, int], str] = {}
+        """What each attempt has streamed so far."""
 
     def ask(self, name: str, **parameters: Any) -> Any:
         """The one row of a query, or its one value."""
@@ -257,8 +259,16 @@ class Oracle:
         if not self.ask("finished_by", item=lease.item, fence=lease.fence, worker=worker):
             self._journal.violate(f"I4: {lease.key}: its commit was confirmed but is not stored")
 
-    def check_held(self, lease: Lease) -> None:
-        """What was answered as held is held."""
+    def known(self) -> list[str]:
+        """The keys of the items there are, but for the gates'."""
+        keys = [row[1] for row in self.rows("all_items")]
+        return [key for key in keys if not key.startswith(GATE_KEY)]
+
+    def check_held(self, lease: Lease, text: str | None) -> None:
+        """What was answered as held is held, and the text is this attempt's own."""
+        told = self.told.get((lease.item, lease.fence), "")
+        if text is not None and not told.startswith(text):
+            self._journal.violate(f"{lease.key}: the text {text!r} was kept, {told!r} was told")
         phase, fence, _ = self.ask("lease_now", item=lease.item)
         if (phase, fence) != ("active", lease.fence):
             self._journal.violate(

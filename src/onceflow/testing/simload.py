@@ -71,6 +71,7 @@ class Load:
         self.hanging = random.choice([0.0, 0.0, 0.05, 0.2])
         self.killer = random.choice(KEYS) if random.random() < 0.2 else ""
         self.quick = random.choice([0.01, 0.1, 0.6])
+        self.talkative = random.choice([[0], [0, 0, 1, 4], [4, 12]])
         self.net: Net | None = None
         count = random.choice([1, 2, 2, 3])
         names = ["one", "two", "three"][:count]
@@ -124,9 +125,10 @@ class Load:
             process.crash(f"the handler of {work.key}")
             await net.loop.create_future()
         text = ""
-        for _ in range(random.choice([0, 0, 0, 1, 4])):
+        for _ in range(random.choice(self.talkative)):
             await asyncio.sleep(random.random() * self.quick)
             text += random.choice("xyz")
+            net.oracle.told[lease.item, lease.fence] = text
             work.emit("told", text=text[-1])
         await asyncio.sleep(random.random() * self.quick)
         if not self.calm:
@@ -196,18 +198,20 @@ class Load:
         """One command at random, as somebody in that process would give it."""
         assert self.net is not None
         random, pipeline = self.random, self.pipeline
-        key = random.choice(KEYS)
+        known = self.net.oracle.known()
+        key = random.choice(known) if known else "a0"
+        some = random.sample(known, min(len(known), random.choice([1, 4])))
         stage = random.choice(pipeline.every_stage).name
         try:
-            match random.randrange(12):
+            match random.randrange(14):
                 case 0 | 1:
                     await flow.retry(pipeline)
-                case 2:
-                    await flow.retry(pipeline, keys=[key])
+                case 2 | 12 | 13:
+                    await flow.retry(pipeline, keys=some)
                 case 3:
                     await flow.retry(pipeline, keys=[key], from_stage=pipeline.first.name)
                 case 4:
-                    await flow.cancel(pipeline, keys=[key], why="enough")
+                    await flow.cancel(pipeline, keys=some, why="enough")
                 case 5:
                     await flow.release(pipeline)
                 case 6:

@@ -266,7 +266,7 @@ class SimStore:
 
         def after(held: bool, fate: Fate) -> None:
             if held:
-                self._net.oracle.check_held(lease)
+                self._net.oracle.check_held(lease, text)
                 return
             if text is not None:
                 self._net.journal.reach("a partial text was refused")

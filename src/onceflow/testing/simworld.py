@@ -65,6 +65,7 @@ class World:
         self.submissions = draw_submissions(self.random, self.storm_seconds)
         self.count = self.random.choice([2, 2, 3, 4])
         self.db = apsw.Connection(":memory:", statementcachesize=300)
+        self.db.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
         _migrate(self.db, "simulated")
         self.oracle = Oracle(self.db, self.journal, self.load.pipeline)
         self.net = Net(self.loop, self.random, self.journal, self.oracle, self.db, LEASE_SECONDS)
@@ -108,7 +109,8 @@ class World:
         )  # fmt: skip
         async with flow:
             process.flow = flow
-            await flow.work()
+            if not process.stopping:
+                await flow.work()
 
     def _count(self, process: Process) -> None:
         """What an ended process can tell of rare ways."""
@@ -147,7 +149,7 @@ class World:
             process = random.choice(list(self.current.values()))
             if not process.alive or process.stopped_at is not None:
                 continue
-            match random.randrange(10):
+            match random.randrange(9):
                 case 0 | 1:
                     process.pause()
                     self.loop.call_later(
@@ -155,25 +157,33 @@ class World:
                     )
                 case 2 | 3:
                     process.cut_off(random.random() * LEASE_SECONDS * random.choice([0.3, 1, 2]))
-                case 4:
-                    process.crash("killed")
-                case 5:
+                case 4 | 5:
                     process.owner.wall_step += random.choice([-3600.0, -5.0, 5.0, 86400.0])
                     self.journal.note(f"{process.name}'s clock is {process.owner.wall_step}")
                     self.journal.reach("a wall clock was stepped")
                 case 6:
                     self._stop(process, self.settings.grace_seconds)
-                case 7 if random.random() < 0.3:
+                case 7:
                     process.cut_off(self.settings.grace_seconds + 12.0)
                     self._stop(process, self.settings.grace_seconds)
                 case _:
-                    if process.flow is not None:
-                        self.loop.spawn(process.owner, self.load.operate(process.flow))
+                    process.crash("killed")
+
+    async def _operate(self) -> None:
+        """Every now and then somebody in some process gives a command."""
+        pace = self.random.choice([0.3, 1.0, 5.0])
+        while True:
+            await asyncio.sleep(self.random.expovariate(1 / pace))
+            flows = [one for one in self.current.values() if one.flow is not None and one.alive]
+            if flows:
+                process = self.random.choice(flows)
+                assert process.flow is not None
+                self.loop.spawn(process.owner, self.load.operate(process.flow))
 
     def _stop(self, process: Process, grace_seconds: float) -> None:
         self.journal.note(f"{process.name} is asked to stop within {grace_seconds} s")
-        if process.flow is not None and process.manager is not None:
-            process.stopping = True
+        process.stopping = True
+        if process.flow is not None:
             process.flow.stop_soon(grace_seconds)
 
     async def _submit(self, submission: Submission, client: Flow) -> None:
@@ -216,7 +226,7 @@ class World:
         submitting = [
             asyncio.create_task(self._submit(one, client.flow)) for one in self.submissions
         ]
-        storm = asyncio.create_task(self._storm())
+        troubles = [asyncio.create_task(self._storm()), asyncio.create_task(self._operate())]
         await asyncio.sleep(self.storm_seconds)
         self.journal.note("all is healed")
         self.load.calm = True
@@ -224,7 +234,8 @@ class World:
         for process in self.net.processes:
             process.go_on()
             process.cut_until = min(process.cut_until, self.loop.time())
-        storm.cancel()
+        for task in troubles:
+            task.cancel()
         await asyncio.wait(submitting, timeout=60)
         if not all(task.done() for task in submitting):
             self.journal.violate("items could not be added although all is healed")

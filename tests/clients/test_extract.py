@@ -10,6 +10,7 @@ import pytest
 
 from onceflow.clients import Extractor, ExtractSettings
 from onceflow.clients.extract import CHILD
+from onceflow.core.errors import Permanent
 
 from .hostile import failure
 
@@ -315,3 +316,12 @@ def test_children_end_with_the_event_loop() -> None:
         pid = asyncio.run(once())
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
+
+
+async def test_a_missing_library_is_said_and_not_worked_around(tmp_path: Path) -> None:
+    script = misbehaving(tmp_path, "import no_such_library")
+    async with Extractor(ExtractSettings(processes=1), child=script) as extractor:
+        with pytest.raises(Permanent, match=r"no_such_library.*pip install") as caught:
+            await extractor.extract("bad")
+        assert caught.value.code == "not_installed"
+        assert (await extractor.extract("good")).text == "good"

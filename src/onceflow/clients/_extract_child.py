@@ -55,6 +55,8 @@ def extract(request: dict[str, Any]) -> dict[str, Any]:
     tree = _parse(html)
     if tree is not None:
         found |= _about(tree)
+        import trafilatura  # noqa: F401 - a missing library is not the page's fault: see serve()
+
         # Whatever goes wrong in a stranger's page inside a stranger's library, the plain text is
         # still there to be had.
         with contextlib.suppress(Exception):
@@ -245,6 +247,8 @@ def serve(work: Work = extract) -> None:
             answer = work(request)
         except MemoryError:
             answer = {"failure": "it needs too much memory"}
+        except ImportError as error:
+            answer = {"missing": error.name or str(error)}
         except RecursionError:
             answer = {"failure": "it is nested too deeply"}
         signal.setitimer(signal.ITIMER_REAL, 0)

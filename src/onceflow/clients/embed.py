@@ -10,7 +10,8 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Protocol
 
-from onceflow.core.errors import OnceflowError, SettingsError, Transient
+from onceflow.clients._missing import not_installed
+from onceflow.core.errors import SettingsError, Transient
 
 if TYPE_CHECKING:
     import numpy as np
@@ -138,10 +139,8 @@ def _load() -> Any:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     try:
         import wordllama  # type: ignore[import-untyped]  # the package has no types
-    except ModuleNotFoundError as error:
-        raise OnceflowError(
-            f"the embedded model needs {error.name}: pip install 'onceflow[embedded]'"
-        ) from None
+    except ImportError as error:
+        raise not_installed("the embedded model", error, "embedded") from None
     # The package holds its tokenizer in a folder where it does not look by itself; without this it
     # would ask a model hub.
     folder = Path(wordllama.__file__).parent

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from onceflow.clients._lifetime import PerLoop
+from onceflow.clients._missing import not_installed
 from onceflow.clients.settings import MIB
 from onceflow.clients.text import clean, one_line
 from onceflow.clients.urls import parse_url, shown
@@ -220,6 +221,9 @@ class _Child:
                 f"{name}: the process that read it came to an end", code="extract_failed"
             ) from None
         self._busy = False
+        if missing := answer.get("missing"):
+            error = ImportError(f"{missing}", name=str(missing))
+            raise not_installed("finding a page's text", error, "clients")
         if failure := answer.get("failure"):
             raise Permanent(f"{name} cannot be read: {failure}", code="extract_failed")
         return answer

@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING
 
 from onceflow.clients import text as texts
 from onceflow.clients._lifetime import PerLoop
+from onceflow.clients._missing import not_installed
 from onceflow.clients.codings import ACCEPTED
 from onceflow.clients.resolve import Resolver, system_resolver
 from onceflow.clients.robots import Robots, Rules
 from onceflow.clients.settings import FetchSettings
 from onceflow.clients.urls import Url, parse_url, shown
-from onceflow.core.errors import OnceflowError, Permanent, SettingsError, Transient
+from onceflow.core.errors import Permanent, SettingsError, Transient
 
 if TYPE_CHECKING:
     from onceflow.clients._wire import Answer, Wire
@@ -211,10 +212,8 @@ class Http:
     def _open(self) -> _Desk:
         try:
             from onceflow.clients._wire import Wire
-        except ModuleNotFoundError as error:
-            raise OnceflowError(
-                f"fetching pages needs {error.name}: pip install 'onceflow[web]'"
-            ) from None
+        except ImportError as error:
+            raise not_installed("fetching pages", error, "clients") from None
         robots = Robots(
             self._robots_txt,
             agent=AGENT,

@@ -28,6 +28,9 @@ from onceflow.core.errors import Permanent, SettingsError, Transient
 
 T = TypeVar("T")
 
+# Failures that every further item would meet as well: whoever sees one pauses the stage (M09).
+STAGE_CODES = frozenset({"wrong_key", "no_quota", "no_model", "not_installed"})
+
 CHARS_PER_TOKEN = 4  # a usual figure for English, for estimates only
 CHARS_PER_TOKEN_LOW = 3  # for what must fit: better too short than refused
 PIECES_MAX = 16  # a longer text is cut, and the stream says so

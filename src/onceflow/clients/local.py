@@ -17,8 +17,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from onceflow.clients._missing import not_installed
 from onceflow.clients.llm import Finish, Request, Usage
-from onceflow.core.errors import HandlerError, OnceflowError, Permanent, SettingsError, Transient
+from onceflow.core.errors import HandlerError, Permanent, SettingsError, Transient
 
 CONTEXT_TOKENS_DEFAULT = 4096
 OUTPUT_TOKENS_DEFAULT = 512
@@ -92,7 +93,7 @@ class LocalModel:
         done = loop.run_in_executor(self._thread, work)
         try:
             while (event := await events.get()) is not None:
-                if isinstance(event, HandlerError | OnceflowError):
+                if isinstance(event, HandlerError):
                     raise event
                 if isinstance(event, BaseException):
                     raise Transient(f"{self.name}: {event}", code="provider_error") from event
@@ -126,10 +127,8 @@ def load(what: str, *, context_tokens: int, api_key: str | None = None) -> Any:
     """The runtime with a model in it. It also answers HTTP on loopback, to whoever has the key."""
     try:
         import xllamacpp  # type: ignore[import-untyped]  # the package has no types
-    except ModuleNotFoundError as error:
-        raise OnceflowError(
-            f"local models need {error.name}: pip install 'onceflow[local]'"
-        ) from None
+    except ImportError as error:
+        raise not_installed("a local model", error, "local") from None
     parameters = xllamacpp.CommonParams()
     parameters.model.path = str(weights(what))
     parameters.n_ctx = context_tokens
@@ -142,7 +141,7 @@ def load(what: str, *, context_tokens: int, api_key: str | None = None) -> Any:
     try:
         return xllamacpp.Server(parameters)
     except RuntimeError as error:
-        raise OnceflowError(f"local:{what} could not be loaded: {error}") from None
+        raise _no_model(f"local:{what} could not be loaded: {error}") from None
 
 
 def weights(what: str) -> Path:
@@ -151,12 +150,16 @@ def weights(what: str) -> Path:
     if packaged is not None:
         path = packaged.path()
         if path is None:
-            raise OnceflowError(f"local:{what} is not installed: onceflow models install {what}")
+            raise _no_model(f"local:{what} is not installed: onceflow models install {what}")
         return path
     path = Path(what).expanduser()
     if not path.is_file():
-        raise OnceflowError(f"local:{what}: there is no such file")
+        raise _no_model(f"local:{what}: there is no such file")
     return path
+
+
+def _no_model(message: str) -> Permanent:
+    return Permanent(message, code="no_model")
 
 
 def _events(name: str, chunk: Any) -> list[str | Usage | Finish | BaseException]:

@@ -15,12 +15,13 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
 
 from onceflow.clients._lifetime import PerLoop
+from onceflow.clients._missing import not_installed
 from onceflow.clients.breaker import Breaker
 from onceflow.clients.http import parse_retry_after
 from onceflow.clients.llm import Finish, Request, Usage
 from onceflow.clients.text import one_line
 from onceflow.clients.urls import parse_url
-from onceflow.core.errors import HandlerError, OnceflowError, Permanent, SettingsError, Transient
+from onceflow.core.errors import HandlerError, Permanent, SettingsError, Transient
 
 OPENAI_URL = "https://api.openai.com/v1"
 CONTEXT_TOKENS_DEFAULT = 16_000
@@ -148,10 +149,8 @@ class _Api:
     def _open(self) -> Any:
         try:
             import openai
-        except ModuleNotFoundError as error:
-            raise OnceflowError(
-                f"{self._name} needs {error.name}: pip install 'onceflow[openai]'"
-            ) from None
+        except ImportError as error:
+            raise not_installed(self._name, error, "openai") from None
         return openai.AsyncOpenAI(
             api_key=self._key or "none",
             base_url=self._base_url,

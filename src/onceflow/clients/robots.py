@@ -17,6 +17,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from onceflow.clients._missing import not_installed
 from onceflow.clients.urls import Url, parse_url, shown
 from onceflow.core.errors import Permanent, Transient
 
@@ -119,8 +120,10 @@ class Robots:
         return site.rules
 
     def _parse(self, body: bytes) -> Any:
-        from protego import Protego
-
+        try:
+            from protego import Protego
+        except ImportError as error:
+            raise not_installed("robots.txt", error, "clients") from None
         return Protego.parse(body.decode("utf-8-sig", errors="replace"))
 
 

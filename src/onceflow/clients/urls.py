@@ -11,6 +11,7 @@ import re
 from functools import lru_cache
 from typing import NamedTuple
 
+from onceflow.clients._missing import not_installed
 from onceflow.core.errors import Permanent
 
 URL_CHARS_MAX = 8192
@@ -114,8 +115,10 @@ def _check_absolute(scheme: str, text: str) -> None:
 @lru_cache(maxsize=4096)
 def _parse(text: str, base: str | None) -> Url:
     # Loaded at the first URL, not with the package: it brings a compiled library.
-    from ada_url import URL, HostType
-
+    try:
+        from ada_url import URL, HostType
+    except ImportError as error:
+        raise not_installed("reading URLs", error, "clients") from None
     try:
         text.encode()
         parsed = URL(text) if base is None else URL(text, base=base)

@@ -36,8 +36,10 @@ from onceflow.store.postgres_connect import (
     PRUNE,
     READ,
     READ_SECONDS_MAX,
+    SINGLE,
     WRITE,
     Address,
+    Begin,
     Pool,
     Transaction,
 )
@@ -76,8 +78,9 @@ class PostgresStore:
         self._wake: Callable[[], None] = _nobody
         self._watcher: asyncio.Task[None] | None = None
         self._begin = WRITE
+        self._single = SINGLE
         if durability == "normal":  # a crash of the server may undo the last commits
-            self._begin += "; SET LOCAL synchronous_commit TO off"
+            self._begin = self._single = BEAT
 
     # --- open and close ---
 
@@ -98,7 +101,7 @@ class PostgresStore:
                 await write.register(db, pipeline)
 
         stages = [(name, stage.name) for name, each in known for stage in each.every_stage]
-        await self._write(register, begin=self._begin + write.own_stages(stages))
+        await self._write(register, begin=self._begin._replace(locks=write.own_stages(stages)))
 
     async def _migrate(self, db: Transaction) -> None:
         """Bring the schema up to this program's version; refuse a newer one and a stranger's."""
@@ -151,6 +154,19 @@ class PostgresStore:
     async def add(
         self, add: Add, worker: str = "", claims: Sequence[Claim] = ()
     ) -> tuple[Added, Sequence[Claimed]]:
+        """New keys of a run are added, and claimed if they can be, by one statement. What that one
+        leaves over (known keys, budgets, bounded stages) goes the longer way in a transaction."""
+        new, taken = 0, list[Claimed]()
+        if write.is_plain(add, claims):
+            with suppress(write.RunBegunMeanwhile):
+                added, taken = await self._write(
+                    lambda db: write.add_fresh(db, add, worker, claims), begin=self._single
+                )
+                if not added.known and (not claims or taken):
+                    return added, taken
+                new = added.new
+        if taken:
+            claims = ()
         first: set[int] = set()
 
         async def work(db: Transaction) -> tuple[Added, list[Claimed]]:
@@ -159,7 +175,11 @@ class PostgresStore:
             db.tell = added.new > sum(len(one.leases) for one in claimed)
             return added, claimed
 
-        return await self._write(work, begin=self._begin + write.share_stages(claims))
+        added, claimed = await self._write(
+            work, begin=self._begin._replace(locks=write.share_stages(claims))
+        )
+        whole = Added(add.run, new + added.new, added.known - new, added.over_budget)
+        return whole, taken or claimed
 
     async def exchange(
         self, worker: str, finishes: Sequence[Finish], claims: Sequence[Claim]
@@ -174,7 +194,7 @@ class PostgresStore:
             db.tell = others_may_act(finishes, self._pipelines)
             return Exchanged(kept, claimed)
 
-        return await self._write(work, begin=self._begin + write.share_stages(claims))
+        return await self._write(work, begin=self._begin._replace(locks=write.share_stages(claims)))
 
     async def renew(self, lease: Lease, text: str | None = None) -> bool:
         async def work(db: Transaction) -> bool:
@@ -221,7 +241,9 @@ class PostgresStore:
             await write.tune(db, pipeline, stage, limit, paused, why)
             db.tell = True
 
-        await self._write(work, begin=self._begin + write.own_stages([(pipeline, stage)]))
+        await self._write(
+            work, begin=self._begin._replace(locks=write.own_stages([(pipeline, stage)]))
+        )
 
     async def prune(self, before_ms: int) -> int:
         return await self._write(lambda db: write.prune(db, before_ms), begin=PRUNE)
@@ -278,7 +300,7 @@ class PostgresStore:
             await asyncio.sleep(LISTEN_AGAIN_SECONDS)
 
     async def _write(
-        self, work: Callable[[Transaction], Awaitable[T]], *, begin: str | None = None
+        self, work: Callable[[Transaction], Awaitable[T]], *, begin: Begin | None = None
     ) -> T:
         return await self._require_pool().transaction(begin or self._begin, work)
 

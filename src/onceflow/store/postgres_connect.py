@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 import re
 import secrets
-from collections.abc import Awaitable, Callable
-from typing import Any, TypeAlias, TypeVar
-from urllib.parse import parse_qsl, unquote, urlencode, urlsplit, urlunsplit
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, NamedTuple, TypeAlias, TypeVar
+from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
 import asyncpg
 from asyncpg import exceptions as pg
@@ -31,22 +31,46 @@ CIRCLES_MAX = 20
 CHANNEL = "onceflow"
 STATEMENTS_KEPT = 200
 
-HERE = "SET LOCAL search_path TO onceflow; SET LOCAL jit TO off"
-# The plans of the writes must not depend on what the statistics say at the moment: always by index,
-# one index entry after the other (which also marks the dead ones), and planned once. A worker that
-# is stopped in the middle must not hold its locks for ever.
-WRITE = (
-    f"BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; {HERE}; SET LOCAL enable_seqscan TO off; "
-    "SET LOCAL enable_bitmapscan TO off; SET LOCAL plan_cache_mode TO force_generic_plan; "
-    "SET LOCAL idle_in_transaction_session_timeout TO 30000"
-)
+SESSION = {
+    "search_path": "onceflow",
+    "jit": "off",
+    # The plans of the writes must not depend on what the statistics say at the moment: always by
+    # index, one entry after the other (which also marks the dead ones), and planned once.
+    "enable_seqscan": "off",
+    "enable_bitmapscan": "off",
+    "plan_cache_mode": "force_generic_plan",
+    # A worker that is stopped in the middle must not hold its locks for ever.
+    "idle_in_transaction_session_timeout": "30000",
+}
+"""What a connection is set to. Behind a pooler each transaction sets it for itself."""
+PLANNED = {
+    "enable_seqscan": "on",
+    "enable_bitmapscan": "on",
+    "plan_cache_mode": "force_custom_plan",
+}
+
+
+class Begin(NamedTuple):
+    """How a transaction begins. An empty `head`: one statement, which is its own transaction."""
+
+    head: str
+    settings: Mapping[str, str] = {}
+    locks: str = ""
+
+    def text(self, *, pooled: bool) -> str:
+        settings = {**(SESSION if pooled else {}), **self.settings}
+        head = self.head or (WRITE.head if pooled else "")
+        return (
+            "; ".join([head, *(f"SET LOCAL {k} TO {v}" for k, v in settings.items())]) + self.locks
+        )
+
+
+WRITE = Begin("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE")
+SINGLE = Begin("")
 # A slow commit is waited for, but losing the last beats in a crash of the server is harmless.
-BEAT = f"{WRITE}; SET LOCAL synchronous_commit TO off"
-PRUNE = f"BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; {HERE}"
-READ = (
-    f"BEGIN ISOLATION LEVEL READ COMMITTED READ ONLY; {HERE}; "
-    "SET LOCAL plan_cache_mode TO force_custom_plan"
-)
+BEAT = Begin(WRITE.head, {"synchronous_commit": "off"})
+PRUNE = Begin(WRITE.head, PLANNED)
+READ = Begin("BEGIN ISOLATION LEVEL READ COMMITTED READ ONLY", PLANNED)
 
 GONE = (
     OSError,
@@ -84,11 +108,11 @@ class Address:
                 )
             self.statements_kept = int(given["statement_cache_size"])
         rest = [(name, value) for name, value in query if name != "statement_cache_size"]
-        self.dsn = urlunsplit(parts._replace(query=urlencode(rest)))
+        self.dsn = _url(parts.scheme, parts.netloc, parts.path, rest)
         user, at, host = parts.netloc.rpartition("@")
         user, _, password = user.partition(":")
         shown = [(name, value) for name, value in rest if "password" not in name]
-        self.shown = urlunsplit(parts._replace(netloc=user + at + host, query=urlencode(shown)))
+        self.shown = _url(parts.scheme, user + at + host, parts.path, shown)
         hidden = {password, unquote(password)}
         hidden |= {value for name, value in rest if "password" in name}
         self._hidden = sorted((secret for secret in hidden if secret), key=len, reverse=True)
@@ -100,13 +124,19 @@ class Address:
         return text
 
 
+def _url(scheme: str, place: str, path: str, query: list[tuple[str, str]]) -> str:
+    return f"{scheme}://{place}{path}" + (f"?{urlencode(query)}" if query else "")
+
+
 class Transaction:
     """One transaction, as the writes see it: statements by the names of their files."""
 
-    __slots__ = ("_connection", "now", "tell")
+    __slots__ = ("_connection", "now", "sender", "tell")
 
-    def __init__(self, connection: Connection, now: int | None) -> None:
+    def __init__(self, connection: Connection, now: int | None, sender: str) -> None:
         self._connection = connection
+        self.sender = sender
+        """What our own notifications carry: nobody has to be told what he did himself."""
         self.now = now
         """The time of a test's clock; None is the database's own."""
         self.tell = False
@@ -145,16 +175,16 @@ class Pool:
     def __init__(self, address: Address, most: int, clock: Callable[[], int] | None) -> None:
         self.address = address
         self.name = secrets.token_hex(8)
-        """What our own notifications carry: nobody has to be told what he did himself."""
         self._clock = clock
         self._most = most
         self._idle: list[Connection] = []
         self._free = asyncio.Semaphore(most)
         self._closed = False
         self._statements_kept = address.statements_kept
+        self._pooled = not self._statements_kept
 
     async def transaction(
-        self, begin: str, work: Callable[[Transaction], Awaitable[T]], *, stores: bool = True
+        self, begin: Begin, work: Callable[[Transaction], Awaitable[T]], *, stores: bool = True
     ) -> T:
         """Run `work` in a transaction. What was rolled back for sure is tried again; a commit whose
         answer was lost is not: StoreUnavailable, and the caller asks again."""
@@ -194,17 +224,21 @@ class Pool:
             self._free.release()
 
     async def _attempt(
-        self, begin: str, work: Callable[[Transaction], Awaitable[T]], *, fresh: bool
+        self, begin: Begin, work: Callable[[Transaction], Awaitable[T]], *, fresh: bool
     ) -> T:
         connection = await self._take(fresh=fresh)
-        sent = False
+        text = begin.text(pooled=self._pooled)
+        sent = not text  # one statement: its own answer is the commit's
         try:
-            await connection.execute(begin)
-            transaction = Transaction(connection, None if self._clock is None else self._clock())
+            if text:
+                await connection.execute(text)
+            now = None if self._clock is None else self._clock()
+            transaction = Transaction(connection, now, self.name)
             value = await work(transaction)
-            sent = True
-            tell = f"NOTIFY {CHANNEL}, '{self.name}'; " if transaction.tell else ""
-            await connection.execute(f"{tell}COMMIT")
+            if text:
+                sent = True
+                tell = f"NOTIFY {CHANNEL}, '{self.name}'; " if transaction.tell else ""
+                await connection.execute(f"{tell}COMMIT")
         except Exception as error:
             # asyncpg calls a value that does not fit its column an interface error, too.
             if isinstance(error, GONE) and not isinstance(error, ValueError):
@@ -212,7 +246,7 @@ class Pool:
                 raise (_Unclear(error) if sent else _RolledBack(error, gone=True)) from error
             await self._undo(connection)
             if isinstance(error, POOLED) and self._statements_kept:
-                self._statements_kept = 0
+                self._statements_kept, self._pooled = 0, True
                 raise _RolledBack(error, gone=True) from error
             if isinstance(error, OUTDATED):
                 raise _RolledBack(error, gone=True) from error
@@ -256,17 +290,28 @@ class Pool:
 
     async def _connect(self) -> Connection:
         try:
-            return await asyncpg.connect(
-                self.address.dsn,
-                timeout=CONNECT_SECONDS_MAX,
-                command_timeout=WRITE_SECONDS_MAX,
-                statement_cache_size=self._statements_kept,
-                max_cached_statement_lifetime=0,
-                server_settings={"application_name": "onceflow"},
-            )
+            connection = await self._connect_with({} if self._pooled else SESSION)
+            if not self._pooled and await connection.fetchval("SHOW search_path") != "onceflow":
+                self._pooled = True  # somebody between us and the server dropped our settings
+            return connection
+        except pg.ProtocolViolationError:
+            if self._pooled:
+                raise
+            self._pooled = True  # a pooler that takes no settings with the connection
+            return await self._connect_with({})
         except (pg.ClientConfigurationError, ValueError) as error:
             reason = self.address.clean(str(error))
             raise StoreError(f"{self.address.shown} is not a database address: {reason}") from None
+
+    async def _connect_with(self, settings: Mapping[str, str]) -> Connection:
+        return await asyncpg.connect(
+            self.address.dsn,
+            timeout=CONNECT_SECONDS_MAX,
+            command_timeout=WRITE_SECONDS_MAX,
+            statement_cache_size=self._statements_kept,
+            max_cached_statement_lifetime=0,
+            server_settings={"application_name": "onceflow", **settings},
+        )
 
     def _unavailable(self, error: BaseException, *, unclear: bool = False) -> StoreUnavailable:
         where = self.address.shown

@@ -13,6 +13,8 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from asyncpg.exceptions import UniqueViolationError
+
 from onceflow.core.errors import StoreError
 from onceflow.core.item import Added, Kind, Lease, Phase, Seed
 from onceflow.core.pipeline import GATE_KEY, Pipeline
@@ -311,6 +313,13 @@ async def add(db: Transaction, request: Add, first: set[int]) -> Added:
     pipeline = request.pipeline
     if first:
         await db.rows("lock_items", ids=sorted(first))
+    run = await _begin_run(db, request)
+    return await admit(db, pipeline, run, request.seeds, first, seal=request.seal, by_caller=True)
+
+
+async def _begin_run(db: Transaction, request: Add) -> asyncpg.Record:
+    """The run's row, locked; made if it is not there yet."""
+    pipeline = request.pipeline
     run = await db.row(
         "run_create", id=request.run, pipeline=pipeline.name, max_items=request.max_items,
         max_depth=request.max_depth, max_tokens=request.max_tokens, max_cost=request.max_cost,
@@ -318,7 +327,66 @@ async def add(db: Transaction, request: Add, first: set[int]) -> Added:
         gate_stage=None if pipeline.gate_stage is None else pipeline.gate_stage.name,
     )  # fmt: skip
     assert run is not None
-    return await admit(db, pipeline, run, request.seeds, first, seal=request.seal, by_caller=True)
+    return run
+
+
+def is_plain(request: Add, claims: Sequence[Claim]) -> bool:
+    """Whether one statement may do: no budget, no bounds, and not more than one can carry."""
+    seeds = request.seeds
+    if claims and (
+        len(claims) > 1 or claims[0].count < len(seeds) or request.pipeline.first.bounded
+    ):
+        return False
+    few = len(seeds) <= STATEMENT_ROWS_MAX
+    return few and request.max_items is None and sum(map(_size, seeds)) <= STATEMENT_BYTES_MAX
+
+
+def _size(seed: Seed) -> int:
+    return len(seed.key)
+
+
+class RunBegunMeanwhile(StoreError):
+    """Somebody else began the same run at the same moment: nothing was added, ask again."""
+
+
+async def add_fresh(
+    db: Transaction, request: Add, worker: str, claims: Sequence[Claim]
+) -> tuple[Added, list[Claimed]]:
+    """Add in one statement, which also claims where nothing bounds the stage. It does not reach
+    keys that are there already: the caller goes the longer way for those."""
+    pipeline, stage = request.pipeline, request.pipeline.first
+    wanted = shallowest(request.seeds, request.max_depth)
+    seeds = list(wanted.values())
+    bodies = [None if seed.data is None else encode(seed.data, seed.key, "") for seed in seeds]
+    try:
+        row = await db.row(
+            "add_fresh", run=request.run, pipeline=pipeline.name, seal=int(request.seal),
+            count=len(seeds), max_items=request.max_items, max_depth=request.max_depth,
+            max_tokens=request.max_tokens, max_cost=request.max_cost,
+            gate=None if pipeline.gate_stage is None else pipeline.gate,
+            gate_stage=None if pipeline.gate_stage is None else pipeline.gate_stage.name,
+            stage=stage.name, phase=Phase.WAITING if stage.held else Phase.READY,
+            claim=bool(claims) and not stage.held, worker=worker, sender=db.sender,
+            keys=[seed.key for seed in seeds], priorities=[seed.priority for seed in seeds],
+            depths=[seed.depth for seed in seeds], bodies=bodies,
+            lanes=[pipeline.lane_of(stage, seed.key) for seed in seeds],
+        )  # fmt: skip
+    except UniqueViolationError as error:
+        raise RunBegunMeanwhile(f"run {request.run} was begun by somebody else") from error
+    assert row is not None
+    made = dict(zip(row["keys"] or (), row["ids"] or (), strict=True))
+    leases: list[Lease] = []
+    if row["claimed"]:
+        leases = [
+            Lease(
+                made[seed.key], pipeline.name, seed.key, stage.name, 1, 1, 1, request.run,
+                seed.depth, row["now"], body,
+            )
+            for seed, body in zip(seeds, bodies, strict=True)
+            if seed.key in made
+        ]  # fmt: skip
+    claimed = [Claimed(leases, claims[0].lane)] if leases else []
+    return Added(request.run, len(made), len(seeds) - len(made)), claimed
 
 
 async def admit(
@@ -393,11 +461,6 @@ async def _insert_items(
     stage = pipeline.first
     ids = [row["id"] for row in await db.rows("next_ids", count=len(seeds))]
     lanes = [pipeline.lane_of(stage, seed.key) for seed in seeds]
-    bodies = {
-        ids[at]: encode(seed.data, seed.key, "")
-        for at, seed in enumerate(seeds)
-        if seed.data is not None
-    }
     order = sorted(range(len(seeds)), key=lambda at: seeds[at].key)
     made: set[int] = set()
     for bite in _in_bites(order, [len(seed.key) for seed in seeds]):
@@ -408,12 +471,20 @@ async def _insert_items(
             depths=[seeds[at].depth for at in bite], lanes=[lanes[at] for at in bite],
         )  # fmt: skip
         made.update(row["id"] for row in rows)
-    stored = [item for item in ids if item in made and item in bodies]
-    sizes = [len(bodies[item]) for item in stored]
-    for bite in _in_bites(range(len(stored)), sizes):
-        items = [stored[at] for at in bite]
-        await db.rows("add_results", ids=items, bodies=[bodies[item] for item in items])
+    await _store_seeds(db, {ids[at]: seed for at, seed in enumerate(seeds) if ids[at] in made})
     return len(made)
+
+
+async def _store_seeds(db: Transaction, seeds: Mapping[int, Seed]) -> None:
+    """What came with new items, by their ids, is their first stage's input."""
+    bodies = [
+        (item, encode(seed.data, seed.key, ""))
+        for item, seed in seeds.items()
+        if seed.data is not None
+    ]
+    for bite in _in_bites(range(len(bodies)), [len(body) for _, body in bodies]):
+        ids, parts = [bodies[at][0] for at in bite], [bodies[at][1] for at in bite]
+        await db.rows("add_results", ids=ids, bodies=parts)
 
 
 # --- renew, beat -------------------------------------------------------------------------------

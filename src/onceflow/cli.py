@@ -5,6 +5,7 @@ Each command is imported when it is called, so that `onceflow --help` costs litt
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from difflib import get_close_matches
@@ -78,6 +79,7 @@ def make_app(called: str = "") -> App:
         result_action="return_value",
         exit_on_error=False,
         print_error=False,
+        suppress_keyboard_interrupt=False,
     )
     for group, commands in COMMANDS.items():
         for order, (name, (place, text)) in enumerate(commands.items()):
@@ -95,10 +97,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the exit code says how it went."""
     prepare_streams()
     try:
-        words = sys.argv[1:] if arguments is None else list(arguments)
+        words = _as_text(sys.argv[1:]) if arguments is None else list(arguments)
         code = make_app(next(iter(words), ""))(words)
         sys.stdout.flush()
-    except (ReaderGone, BrokenPipeError):
+    except (ReaderGone, BrokenPipeError, SystemExit):  # rich exits when nobody reads the help
         forget(sys.stdout)
         return OK
     except UnknownCommandError as error:
@@ -122,6 +124,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     return code if isinstance(code, int) else OK
+
+
+def _as_text(arguments: Sequence[str]) -> list[str]:
+    """Arguments are UTF-8, whatever the locale says."""
+    return [os.fsencode(word).decode(errors="surrogateescape") for word in arguments]
 
 
 def _unknown(error: UnknownCommandError) -> str:

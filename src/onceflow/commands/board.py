@@ -207,7 +207,8 @@ class Board:
         if self.left is not None and sums.open:
             words.append(f"about {rough(self.left)} left")
         whose = f"{self.title} {self.run}" if self.run else self.title
-        return f"{plain(whose)}: {', '.join([*words, *self.notes])}"
+        words += [plain(note) for note in self.notes]
+        return f"{plain(whose)}: {', '.join(words)}"
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
         draw = Drawing(options.max_width, (options.encoding or "").lower().startswith("utf"))

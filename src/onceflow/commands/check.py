@@ -92,17 +92,17 @@ def doctor(*, common: Common | None = None) -> int:
         findings.append(Finding("settings", "ok", text))
         findings += asyncio.run(_examine(common.existing(), settings))
     except StoreUnavailable as error:
-        findings.append(Finding("database", "bad", str(error)))
+        findings.append(Finding("database", "bad", masked(str(error))))
         code = UNREACHABLE
     except (OnceflowError, UsageError) as error:
-        findings.append(Finding("database", "bad", str(error)))
+        findings.append(Finding("database", "bad", masked(str(error))))
     if code == OK and any(one.verdict == "bad" for one in findings):
         code = SOME_FAILED
     if out.as_json:
         out.emit({"ok": code == OK, "findings": [asdict(one) for one in findings]})
         return code
     for one in findings:
-        out.line(f"{one.verdict:<4}  {one.what:<9}  {masked(plain(one.detail, 500))}")
+        out.line(f"{one.verdict:<4}  {one.what:<9}  {plain(one.detail, 500)}")
         if one.do:
             out.line(f"                 do: {one.do}")
     return code

@@ -12,6 +12,7 @@ from cyclopts import Group, Parameter
 import onceflow
 from onceflow import Flow, Item, Pipeline, Run, Settings, StoreUnavailable
 from onceflow.commands.output import Out, UsageError
+from onceflow.commands.text import masked
 from onceflow.core.errors import UnknownItem
 from onceflow.engine.settings import CONFIG_FILE, load, read_file
 
@@ -62,7 +63,8 @@ class Common:
         try:
             return onceflow.open(address, *pipelines, settings=chosen)
         except ValueError as error:
-            raise UsageError(f"{source}: {address} is not a database address: {error}") from None
+            where = masked(address)
+            raise UsageError(f"{source}: {where} is not a database address: {error}") from None
 
     def existing(self, *pipelines: Pipeline) -> Flow:
         """A flow on a database that is there already: looking must not make one."""

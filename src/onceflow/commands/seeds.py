@@ -7,6 +7,7 @@ import sys
 import tempfile
 from array import array
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
@@ -95,38 +96,45 @@ class File:
                 yield number, text
 
 
-def source_of(arguments: Sequence[str], *, as_keys: bool = False) -> Source | None:
+@contextmanager
+def source_of(arguments: Sequence[str], *, as_keys: bool = False) -> Iterator[Source | None]:
     """What KEY…, FILE or - stand for; None for nothing at all."""
     if not arguments:
-        return None
-    if list(arguments) == ["-"] and not as_keys:
-        return File("stdin", _spooled(sys.stdin.buffer))
-    if len(arguments) == 1 and not as_keys and (path := Path(arguments[0])).exists():
-        return _open(path)
-    return Arguments(arguments)
+        yield None
+    elif list(arguments) == ["-"] and not as_keys:
+        with _spooled(sys.stdin.buffer) as spooled:
+            yield File("stdin", spooled)
+    elif len(arguments) == 1 and not as_keys and (path := Path(arguments[0])).exists():
+        with _open(path) as opened:
+            yield File(str(path), opened)
+    else:
+        yield Arguments(arguments)
 
 
-def _open(path: Path) -> File:
+def _open(path: Path) -> IO[bytes]:
     if path.is_dir():
         raise UsageError(f"{path} is a folder; name a file with one key a line (or use --as-keys)")
     try:
         opened = path.open("rb")
-        start = opened.read(4096)
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from None
-    if start[:2] in BOMS:
+    try:
+        start = opened.read(4096)
+        if start[:2] in BOMS:
+            raise UsageError(f"{path} is {BOMS[start[:2]]} text; save it as UTF-8, one key a line")
+        if b"\x00" in start:
+            raise UsageError(
+                f"{path} is a binary file, not a list of keys; name a text file with one key a "
+                "line, or use --as-keys if its name is the key"
+            )
+        if opened.seekable():
+            return opened
+        spooled = _spooled(opened, start)  # a pipe can be read only once
+    except BaseException:
         opened.close()
-        raise UsageError(f"{path} is {BOMS[start[:2]]} text; save it as UTF-8, one key a line")
-    if b"\x00" in start:
-        opened.close()
-        raise UsageError(
-            f"{path} is a binary file, not a list of keys; name a text file with one key a line, "
-            "or use --as-keys if its name is the key"
-        )
-    if not opened.seekable():  # a pipe or /dev/fd/63
-        with opened:
-            return File(str(path), _spooled(opened, start))
-    return File(str(path), opened)
+        raise
+    opened.close()
+    return spooled
 
 
 def _spooled(stream: IO[bytes], start: bytes = b"") -> IO[bytes]:

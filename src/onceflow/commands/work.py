@@ -95,7 +95,7 @@ class Report:
 def run(
     file: Path,
     /,
-    *keys: str,
+    *keys: Annotated[str, Parameter(allow_leading_hyphen=True)],
     pipeline: str | None = None,
     as_keys: Annotated[bool, Flag] = False,
     refresh: Annotated[bool, Flag] = False,
@@ -134,25 +134,22 @@ def run(
     common = common or Common()
     chosen = one_pipeline(file, pipeline)
     settings = (engine or Engine()).settings(common)
-    source = source_of(keys, as_keys=as_keys)
-    found = Survey() if source is None else survey(chosen, source)
-    out = common.out
-    if source is not None and not found.accepted:
-        if found.refused:
-            first = found.refusals[0]
-            raise UsageError(f"{source.name} has no usable key; line {first.line}: {first.why}")
-        out.say(f"{source.name} has no keys in it: nothing to do")
-        if out.as_json:
-            out.emit(_json(Report(chosen.name, already=True)))
-        return OK
-    if source is None and (refresh or new_run or add_only):
+    for key in keys:
+        if key.startswith("-") and key != "-" and not as_keys:
+            raise UsageError(f"there is no option {key}; if it is a key, add --as-keys")
+    if not keys and (refresh or new_run or add_only):
         raise UsageError("name the keys to add, a file with them, or - for stdin")
-    job = _Job(
-        chosen, source, found, ceilings or Ceilings(), refresh, new_run, add_only, verbose, out
-    )
-    began = time.monotonic()
-    report = asyncio.run(_run(common.flow(chosen, settings=settings), job))
-    report.seconds = round(time.monotonic() - began, 3)
+    out = common.out
+    with source_of(keys, as_keys=as_keys) as source:
+        found = Survey() if source is None else survey(chosen, source)
+        if source is not None and not found.accepted:
+            return _nothing(source, found, chosen, out)
+        job = _Job(
+            chosen, source, found, ceilings or Ceilings(), refresh, new_run, add_only, verbose, out
+        )
+        began = time.monotonic()
+        report = asyncio.run(_run(common.flow(chosen, settings=settings), job))
+        report.seconds = round(time.monotonic() - began, 3)
     _tell_refusals(source, found, out)
     if out.as_json:
         out.emit(_json(report))
@@ -161,6 +158,17 @@ def run(
         for line in _summary(report, chosen, where, add_only=add_only):
             out.line(line)
     return report.code
+
+
+def _nothing(source: Source, found: Survey, pipeline: Pipeline, out: Out) -> int:
+    """A list without a single key."""
+    if found.refused:
+        first = found.refusals[0]
+        raise UsageError(f"{source.name} has no usable key; line {first.line}: {first.why}")
+    out.say(f"{source.name} has no keys in it: nothing to do")
+    if out.as_json:
+        out.emit(_json(Report(pipeline.name, already=True)))
+    return OK
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +198,9 @@ async def _run(flow: Flow, job: _Job) -> Report:
         await adding.first()
         if job.add_only:
             await adding.rest()
-            return await _settle(flow, report)
+            await _settle(flow, report)
+            report.stuck = 0  # nobody was asked to claim them
+            return report
         if adding.done and await _is_over(flow, job, report):
             report.already = True
             return await _settle(flow, report)

@@ -1,0 +1,145 @@
+"""A bad configuration is one line with the line number or the key's name, and exit code 2."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from onceflow import Settings
+from onceflow.commands.common import Engine
+from onceflow.engine.settings import CONFIG_BYTES_MAX
+from tests.cli.conftest import Call
+
+WRONG_FILES = {
+    "invalid syntax": (b'db = "a"\n[engine\n', "line 2"),
+    "not text": (b'db = "a"\nx = "\xff"\n', "line 2: it is not UTF-8 text"),
+    "too large": (b"#" * (CONFIG_BYTES_MAX + 1), "larger than"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_FILES)
+def test_c01_a_wrong_file_is_refused_in_one_line(call: Call, tmp_path: Path, name: str) -> None:
+    raw, words = WRONG_FILES[name]
+    (tmp_path / "onceflow.toml").write_bytes(raw)
+
+    answer = call("status")
+
+    assert answer.code == 2
+    assert answer.err.count("\n") == 1
+    assert "onceflow.toml" in answer.err
+    assert words in answer.err
+
+
+def test_c01_a_missing_file_is_refused_only_if_it_was_named(call: Call, tmp_path: Path) -> None:
+    assert call("config", "show").code == 0
+    answer = call("config", "show", "--config", "mine.toml")
+    assert (answer.code, answer.err) == (
+        2,
+        "onceflow: mine.toml cannot be read: No such file or directory\n",
+    )
+
+
+def test_c01_a_folder_is_refused_and_an_empty_file_is_fine(call: Call, tmp_path: Path) -> None:
+    (tmp_path / "onceflow.toml").mkdir()
+    assert "is a folder" in call("config", "show").err
+    (tmp_path / "empty.toml").touch()
+    assert call("config", "show", "--config", "empty.toml").code == 0
+
+
+def test_c01_an_endless_file_is_refused(call: Call) -> None:
+    answer = call("config", "show", "--config", "/dev/zero")
+
+    assert (answer.code, "larger than" in answer.err) == (2, True)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_c01_an_unreadable_file_is_refused(call: Call, tmp_path: Path) -> None:
+    path = tmp_path / "onceflow.toml"
+    path.touch(mode=0)
+
+    assert "Permission denied" in call("config", "show").err
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("unknown = 1", ["'unknown'", "db"]),
+        ("[engine]\nscan_second = 1", ["'scan_second'", "scan_seconds"]),
+        ("[engin]\nscan_seconds = 1", ["'engin'", "[engine]"]),
+        ("engine = 3", ["[engine]"]),
+        ("db = 3", ["db is 3", "text"]),
+        ('[engine]\nscan_seconds = "often"', ["scan_seconds is 'often'", "a number"]),
+        ("[engine]\nqueue_max = 1.5", ["queue_max is 1.5", "a whole number"]),
+        ("[engine]\nqueue_max = true", ["queue_max is True", "a whole number"]),
+        ("[engine]\nqueue_max = -1", ["queue_max is -1", "between 1 and"]),
+        ("[engine]\nqueue_max = 0", ["queue_max is 0", "between 1 and"]),
+        ("[engine]\nscan_seconds = nan", ["scan_seconds is nan", "between"]),
+        ('[engine]\ndurability = "some"', ["durability is 'some'", "'full' or 'normal'"]),
+    ],
+)
+def test_c02_a_wrong_setting_is_refused_by_name(
+    call: Call, tmp_path: Path, text: str, words: list[str]
+) -> None:
+    (tmp_path / "onceflow.toml").write_text(text)
+
+    answer = call("config", "show")
+
+    assert answer.code == 2
+    assert answer.err.count("\n") == 1
+    assert [word for word in words if word not in answer.err] == []
+
+
+def test_c02_a_wrong_flag_and_a_wrong_variable_are_refused_by_name(
+    call: Call, program: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "queue_max is 0" in call("run", program, "a", "--queue-max", 0).err
+    monkeypatch.setenv("ONCEFLOW_SCAN_SECONDS", "soon")
+    answer = call("status")
+    assert (answer.code, "ONCEFLOW_SCAN_SECONDS" in answer.err) == (2, True)
+
+
+def test_c14_spaces_and_newlines_around_a_variable_are_trimmed(
+    call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ONCEFLOW_SCAN_SECONDS", " 3\n")
+    monkeypatch.setenv("ONCEFLOW_DB", " mine.db\n")
+
+    shown = {line["name"]: line for line in call("config", "show", "--json").lines}
+
+    assert (shown["scan_seconds"]["value"], shown["db"]["value"]) == (3.0, "mine.db")
+
+
+def test_c14_a_newline_inside_an_address_is_refused_without_showing_it(
+    call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ONCEFLOW_DB", "postgresql://me:sec\nret@host/db")
+
+    answer = call("status")
+
+    assert answer.code == 2
+    assert "ONCEFLOW_DB" in answer.err
+    assert "ret" not in answer.err
+
+
+def test_each_setting_says_where_it_comes_from_and_a_later_source_wins(
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "onceflow.toml").write_text(
+        'db = "file.db"\n[engine]\nscan_seconds = 7\nqueue_max = 5\n'
+    )
+    monkeypatch.setenv("ONCEFLOW_QUEUE_MAX", "6")
+
+    shown = {line["name"]: line for line in call("config", "show", "--json").lines}
+
+    assert shown["db"] == {"name": "db", "value": "file.db", "from": "onceflow.toml"}
+    assert shown["scan_seconds"]["from"] == "onceflow.toml"
+    assert shown["queue_max"] == {"name": "queue_max", "value": 6, "from": "ONCEFLOW_QUEUE_MAX"}
+    assert shown["grace_seconds"]["from"] == "default"
+    assert "queue_max" in call("config", "show").out
+    monkeypatch.setenv("ONCEFLOW_DB", "variable.db")
+    assert call("config", "show", "--json").lines[0]["value"] == "variable.db"
+    assert call("config", "show", "--db", "flag.db", "--json").lines[0]["from"] == "flag"
+
+
+def test_every_setting_is_a_flag() -> None:
+    assert set(Engine.__dataclass_fields__) == set(Settings.__dataclass_fields__)

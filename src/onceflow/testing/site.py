@@ -17,7 +17,7 @@ import socket
 import ssl
 import struct
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import TracebackType
 
 from onceflow.clients.http import Headers, Http, Page, check_status
@@ -255,18 +255,18 @@ def _answers(found: Sequence[str] | Sequence[Sequence[str]]) -> list[Sequence[st
     return [list(one) for one in found]
 
 
-@dataclass
 class FakeHttp(Http):
-    """A fetcher without a network: URL -> text, `Page` or exception; a list is used up in turn."""
+    """A fetcher without a network: URL -> text, `Page` or exception; a list is used up in turn.
 
-    pages: Mapping[str, object] = field(default_factory=dict)
+    What it was not told about answers 404. `asked` is what it was asked for.
+    """
 
-    def __post_init__(self) -> None:
+    def __init__(self, pages: Mapping[str, object] | None = None) -> None:
         super().__init__()
         self.asked: list[str] = []
         self._left: dict[str, list[object]] = {
             canonical(url): list(page) if isinstance(page, list) else [page]
-            for url, page in self.pages.items()
+            for url, page in (pages or {}).items()
         }
 
     async def get(

@@ -8,9 +8,9 @@ async with onceflow.open("news.db", news) as flow:
 
 from onceflow.core.errors import (
     OnceflowError,
+    Pause,
     Permanent,
     PipelineError,
-    StoreUnavailable,
     Transient,
 )
 from onceflow.core.item import Added, Event, Item, Json, Run, Seed
@@ -31,6 +31,7 @@ __all__ = [
     "Json",
     "Lane",
     "OnceflowError",
+    "Pause",
     "Permanent",
     "Pipeline",
     "PipelineError",
@@ -38,7 +39,6 @@ __all__ = [
     "Seed",
     "Settings",
     "Stage",
-    "StoreUnavailable",
     "Transient",
     "Usage",
     "Work",

@@ -9,7 +9,8 @@
     │   └── WrongDatabase        not an Onceflow database, or one we must not touch
     └── HandlerError         what a handler raises to say how an attempt ended
         ├── Transient            ready again after a backoff, while attempts remain
-        └── Permanent            failed now, no more attempts
+        ├── Permanent            failed now, no more attempts
+        └── Pause                no item of this stage can succeed now: the stage is paused
 
 A message names the thing, says what happened and what to do next.
 """
@@ -74,3 +75,10 @@ class Permanent(HandlerError):
     """It will never work: the item is failed now."""
 
     default_code = "permanent"
+
+
+class Pause(HandlerError):
+    """No item of this stage can succeed now, such as with a wrong key: the item goes back without
+    costing an attempt, and the stage is paused for everybody until somebody resumes it."""
+
+    default_code = "paused"

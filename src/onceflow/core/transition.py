@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
-from onceflow.core.errors import Permanent, PipelineError, Transient
+from onceflow.core.errors import Pause, Permanent, PipelineError, Transient
 from onceflow.core.item import Json, Kind, Lease, Phase, Seed
 from onceflow.core.pipeline import GATE_KEY, Pipeline, Stage
 
@@ -58,9 +58,11 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """The attempt was given back unfinished, at a graceful stop: it does not count."""
+    """The attempt was given back unfinished, at a graceful stop: it does not count. With `pause`
+    the whole stage is paused, for this reason."""
 
     reason: str = "the worker stopped"
+    pause: bool = False
 
 
 Outcome: TypeAlias = Done | Failed | Released
@@ -189,8 +191,10 @@ def backoff_ms(pipeline: Pipeline, lease: Lease, retry_after: float | None) -> i
     return int(wait * 1000)
 
 
-def failure(error: BaseException) -> Failed:
+def failure(error: BaseException) -> Failed | Released:
     """What an exception out of a handler means."""
+    if isinstance(error, Pause):
+        return Released(str(error), pause=True)
     if isinstance(error, Permanent):
         return Failed(str(error), error.code, permanent=True)
     if isinstance(error, Transient):

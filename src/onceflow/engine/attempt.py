@@ -83,7 +83,7 @@ async def attempt(
         return outcome_of(value)
     except (Exception, SystemExit) as error:
         failed = failure(error)
-        if failed.unexpected:
+        if isinstance(failed, Failed) and failed.unexpected:
             log.warning("%s: stage %r raised", lease.key, lease.stage, exc_info=error)
         return failed
     finally:

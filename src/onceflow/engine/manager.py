@@ -100,6 +100,7 @@ class Manager:
         self._processes = Processes(sum(plan.pool.idle for plan in in_processes))
         self._finished: deque[Finished] = deque()
         self._asked: deque[Asked] = deque()
+        self._pauses: dict[StageKey, str] = {}
         self._requests: deque[tuple[Add | Directed, asyncio.Future[Any]]] = deque()
         self._streams: dict[int, Stream] = {}
         self._left_behind: set[asyncio.Task[None]] = set()
@@ -239,8 +240,9 @@ class Manager:
                 value, claimed = await self._store.add(request, self.worker.id, claims)
         except BaseException as error:
             self._give_up(wishes)
+            stopped = Stopped("the manager was ended")
+            _tell(answer, error=error if isinstance(error, Exception) else stopped)
             if isinstance(error, OnceflowError):
-                _tell(answer, error=error)
                 return
             raise
         self._take_in(wishes, claimed, first=isinstance(request, Directed))
@@ -253,6 +255,8 @@ class Manager:
         exchange may begin while one is under way, so that neither side waits for the other."""
         while self._asked and (self._asked[0].reply.done() or len(self._asked) == EXCHANGES_MAX):
             await self._settle_oldest()
+        if self._pauses:
+            await self._pause_stages()
         ended, self._finished = self._finished, deque()
         finishes = [Finish(one.lease, self._decide(one)) for one in ended]
         for one, finish in zip(ended, finishes, strict=True):
@@ -264,6 +268,13 @@ class Manager:
         reply = asyncio.ensure_future(self._store.exchange(self.worker.id, finishes, claims))
         reply.add_done_callback(lambda _: self._news.set())
         self._asked.append(Asked(ended, finishes, wishes, reply))
+
+    async def _pause_stages(self) -> None:
+        """A handler said that no item of its stage can succeed: nobody shall claim it again."""
+        for (pipeline, stage), why in list(self._pauses.items()):
+            await self._store.tune(pipeline, stage, paused=True, why=why)
+            log.error("stage %s of %s is paused: %s", stage, pipeline, why)
+            del self._pauses[pipeline, stage]
 
     async def _settle_oldest(self) -> None:
         """Wait for the answer to the oldest exchange under way, and act on it."""
@@ -414,6 +425,8 @@ class Manager:
             outcome = Failed("the handler was cancelled from within", "cancelled", unexpected=True)
         if processor.lease is lease:
             plan.pool.end(processor)
+            if isinstance(outcome, Released) and outcome.pause:
+                self._pauses[plan.key] = outcome.reason
             self._finished.append(Finished(plan, processor, lease, outcome))
             self._news.set()
 

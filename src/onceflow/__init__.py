@@ -11,9 +11,10 @@ from onceflow.core.errors import (
     Pause,
     Permanent,
     PipelineError,
+    StoreUnavailable,
     Transient,
 )
-from onceflow.core.item import Added, Event, Item, Json, Run, Seed
+from onceflow.core.item import Event, Item, Json, Run, Seed
 from onceflow.core.pipeline import Lane, Pipeline, Stage
 from onceflow.core.transition import Done, Usage
 from onceflow.engine.flow import Flow, open
@@ -23,7 +24,6 @@ from onceflow.engine.work import Work
 __version__ = "0.1.0"
 
 __all__ = [
-    "Added",
     "Done",
     "Event",
     "Flow",
@@ -39,6 +39,7 @@ __all__ = [
     "Seed",
     "Settings",
     "Stage",
+    "StoreUnavailable",
     "Transient",
     "Usage",
     "Work",

@@ -62,9 +62,8 @@ class Scheduler:
         """How many more leases of a stage can be taken in here, once what ended is committed."""
         queued = self._queues.size(plan.key) + plan.reserved
         free = plan.pool.idle + plan.pool.ended - queued
-        if plan.stage.bounded:
-            return free
-        return min(free + plan.stage.batch, self._queues.most - queued)
+        wanted = free if plan.stage.bounded else free + plan.stage.batch
+        return min(wanted, self._queues.most - queued)
 
     def wishes(self, now: float) -> list[tuple[Plan, Claim]]:
         """What to ask for now; the room is reserved until `took` or `gave_up`."""

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import apsw
 
-from onceflow import Flow, Lane, Pipeline, Stage, Work
+from onceflow import Flow, Lane, Pipeline, Settings, Stage, Work
 from onceflow.store.sqlite import SqliteStore, create
 from tests.sim.kit import alone
 
@@ -70,3 +70,17 @@ def test_a_statement_is_not_prepared_again_for_every_new_value(tmp_path: Path) -
 
     assert connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, -1) == 1
     connection.close()
+
+
+def test_a_short_queue_is_not_overrun_by_a_stage_with_a_limit() -> None:
+    async def slow(work: Work) -> None:
+        await asyncio.sleep(1)
+
+    pipeline = Pipeline("short", Stage("work", slow, limit=4, processors=4))
+
+    async def body(flow: Flow) -> list[str]:
+        await flow.add(pipeline, ["a", "b", "c", "d"])
+        await flow.drain()
+        return [event.kind async for event in flow.events()]
+
+    assert "released" not in alone(pipeline, body, Settings(queue_max=1))

@@ -97,7 +97,8 @@ class World:
                     self.journal.note(f"{process.name} ended: {error}")
                 else:
                     self.journal.violate(f"{process.name} ended with {error!r}")
-            process.alive = process.alive and not task.done()
+            process.alive = False
+            self.loop.stop_owner(process.owner)  # whatever else it was at ends with it
             self._count(process)
             if not self.closing:
                 await asyncio.sleep(0.1 + self.random.random() * 3)
@@ -305,7 +306,7 @@ class World:
         patience = self.settings.scan_seconds + SLACK_SECONDS
         lively = {stage for (_, stage), since in idle_since.items() if now - since > patience}
         for _, key, stage, phase, worker, updated_at, _ in self.oracle.rows("unsettled"):
-            age = (store_now - updated_at) / 1000
+            age = min((store_now - updated_at) / 1000, now - began)
             if phase == "ready" and stage in lively and not self._bounded(stage) and age > patience:
                 self.journal.violate(f"I9: {key} is ready in {stage} for {age:.1f} s")
             if phase == "active":

@@ -1,14 +1,17 @@
 """Both stores behind one fixture, each test on a database of its own."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
+import apsw
 import pytest
 
 from onceflow.store.base import Store
 from onceflow.store.postgres import PostgresStore
 from onceflow.store.sqlite import SqliteStore
 from onceflow.testing.clock import FakeClock
+from tests.support import postgres
 
 pytest.register_assert_rewrite(
     "onceflow.testing.rig",
@@ -20,9 +23,43 @@ pytest.register_assert_rewrite(
 )
 
 
+@dataclass(frozen=True)
+class Database:
+    """One empty database, and a way past the store into its tables."""
+
+    make: Callable[[FakeClock | None], Store]
+    raw: Callable[[str], None]
+    """Run statements as an intruder would, with the tables' own checks out of the way."""
+
+
+@pytest.fixture
+def sqlite_database(tmp_path: Path) -> Database:
+    path = tmp_path / "test.db"
+
+    def raw(statements: str) -> None:
+        connection = apsw.Connection(str(path))
+        connection.execute("PRAGMA ignore_check_constraints=ON")
+        connection.execute(statements)
+        connection.close()
+
+    return Database(lambda clock: SqliteStore(path, clock=clock), raw)
+
+
+@pytest.fixture
+def postgres_database(postgres_url: str) -> Database:
+    def raw(statements: str) -> None:
+        unchecked = "ALTER TABLE run DROP CONSTRAINT IF EXISTS run_check"
+        postgres.execute(postgres_url, f"SET search_path TO onceflow; {unchecked}; {statements}")
+
+    return Database(lambda clock: PostgresStore(postgres_url, clock=clock), raw)
+
+
 @pytest.fixture(params=["sqlite", "postgres"])
-def make_store(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[FakeClock], Store]:
-    if request.param == "sqlite":
-        return lambda clock: SqliteStore(tmp_path / "test.db", clock=clock)
-    url: str = request.getfixturevalue("postgres_url")
-    return lambda clock: PostgresStore(url, clock=clock)
+def database(request: pytest.FixtureRequest) -> Database:
+    found: Database = request.getfixturevalue(f"{request.param}_database")
+    return found
+
+
+@pytest.fixture
+def make_store(database: Database) -> Callable[[FakeClock], Store]:
+    return database.make

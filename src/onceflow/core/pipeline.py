@@ -22,6 +22,8 @@ RESERVED = frozenset(
 )  # fmt: skip
 GATE_KEY = "gate:"
 """The gate's item has this key followed by its run; no other key may begin so."""
+LANE_CHARS_MAX = 253
+"""As long as a host's name may be. Longer names that begin alike are one lane."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +188,7 @@ class Pipeline:
 
     def lane_of(self, stage: Stage, key: str) -> str:
         """The lane an item with that key has in that stage; empty where there are none."""
-        return "" if stage.lane is None else stage.lane.key(key) or "-"
+        return "" if stage.lane is None else stage.lane.key(key)[:LANE_CHARS_MAX] or "-"
 
     def state(self, stage: str, phase: str) -> str:
         """The public name of (stage, phase)."""

@@ -159,12 +159,14 @@ class PostgresStore:
         new, taken = 0, list[Claimed]()
         if write.is_plain(add, claims):
             with suppress(write.RunBegunMeanwhile):
-                added, taken = await self._write(
+                fresh = await self._write(
                     lambda db: write.add_fresh(db, add, worker, claims), begin=self._single
                 )
-                if not added.known and (not claims or taken):
-                    return added, taken
-                new = added.new
+                if fresh is not None:
+                    added, taken = fresh
+                    if not added.known and (not claims or taken):
+                        return added, taken
+                    new = added.new
         if taken:
             claims = ()
         first: set[int] = set()

@@ -351,9 +351,10 @@ class RunBegunMeanwhile(StoreError):
 
 async def add_fresh(
     db: Transaction, request: Add, worker: str, claims: Sequence[Claim]
-) -> tuple[Added, list[Claimed]]:
+) -> tuple[Added, list[Claimed]] | None:
     """Add in one statement, which also claims where nothing bounds the stage. It does not reach
-    keys that are there already: the caller goes the longer way for those."""
+    keys that are there already: the caller goes the longer way for those. None if the run is there
+    already: nothing was done."""
     pipeline, stage = request.pipeline, request.pipeline.first
     wanted = shallowest(request.seeds, request.max_depth)
     seeds = list(wanted.values())
@@ -374,6 +375,8 @@ async def add_fresh(
     except UniqueViolationError as error:
         raise RunBegunMeanwhile(f"run {request.run} was begun by somebody else") from error
     assert row is not None
+    if not row["begun"]:
+        return None
     made = dict(zip(row["keys"] or (), row["ids"] or (), strict=True))
     leases: list[Lease] = []
     if row["claimed"]:

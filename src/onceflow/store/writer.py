@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import apsw
 
-from onceflow.core.errors import StoreUnavailable
+from onceflow.core.errors import StoreError, StoreUnavailable
 
 T = TypeVar("T")
 GROUP_MAX = 256
@@ -102,7 +102,9 @@ class Writer:
     def _take_group(self) -> list[Operation]:
         with self._change:
             count = min(len(self._waiting), GROUP_MAX)
-            return [self._waiting.popleft() for _ in range(count)]
+            group = [self._waiting.popleft() for _ in range(count)]
+        # One whose caller was cancelled is not done; from here on it cannot be cancelled any more.
+        return [operation for operation in group if operation.future.set_running_or_notify_cancel()]
 
     def _write(self, connection: apsw.Connection, group: list[Operation]) -> None:
         answers: list[tuple[Operation, Any, BaseException | None]]
@@ -137,7 +139,7 @@ def write_group(
                 raise
             except Exception as error:  # reported to the one who asked
                 connection.execute("ROLLBACK TO operation")
-                answers.append((operation, None, error))
+                answers.append((operation, None, as_refusal(error)))
             connection.execute("RELEASE operation")
         connection.execute("COMMIT")
     except BaseException:
@@ -145,6 +147,13 @@ def write_group(
             connection.execute("ROLLBACK")
         raise
     return answers
+
+
+def as_refusal(error: Exception) -> Exception:
+    """What a refused operation means to its caller."""
+    if isinstance(error, apsw.ConstraintError):
+        return StoreError(f"the database refused a write: {error}")
+    return error
 
 
 def as_unavailable(error: BaseException) -> BaseException:

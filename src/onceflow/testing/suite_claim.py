@@ -5,7 +5,7 @@ from __future__ import annotations
 from onceflow.core.errors import StoreError
 from onceflow.core.item import Seed
 from onceflow.core.pipeline import Lane, Stage
-from onceflow.core.transition import Done, Failed, Usage, decode
+from onceflow.core.transition import KEY_CHARS_MAX, Done, Failed, Usage, decode
 from onceflow.store.base import LANES_WALKED_MAX, Add, Claim
 from onceflow.testing.rig import MakeStore, Rig, handler, pipeline, refused
 
@@ -458,6 +458,16 @@ class ClaimSuite:
                 lane = claimed.lane
 
             assert seen == sorted(["é", "B", "a", "Z", "ß", "_", "漢", "-"])
+
+    async def test_a_lane_may_be_named_after_the_longest_key(self, make_store: MakeStore) -> None:
+        lane = Lane(lambda key: key)
+        keys = [f"{letter * (KEY_CHARS_MAX - 1)}{number}" for letter in "漢é" for number in (1, 2)]
+        async with Rig(make_store, pipeline(Stage("fetch", handler, lane=lane))) as rig:
+            await rig.add(keys)
+
+            claimed = await rig.claim("fetch")
+
+            assert sorted(lease.key[0] for lease in claimed.leases) == ["é", "漢"]
 
     async def test_an_empty_wish_of_a_paused_or_full_stage_keeps_its_lane(
         self, make_store: MakeStore

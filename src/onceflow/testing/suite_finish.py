@@ -135,6 +135,18 @@ class FinishSuite:
 
             assert await rig.finish(lease, worker="v") == [False]
 
+    async def test_a_finish_that_comes_twice_in_one_exchange_is_made_once(
+        self, make_store: MakeStore
+    ) -> None:
+        async with Rig(make_store) as rig:
+            await rig.add(["a"])
+            lease = await rig.lease("scrape")
+
+            assert await rig.finish([lease, lease]) == [True, True]
+
+            assert await rig.kinds("a") == ["added", "claimed", "stage_finished"]
+            assert len(await rig.store.read("results", item=lease.item)) == 1
+
     async def test_children_of_a_finish_asked_again_are_added_once(
         self, make_store: MakeStore
     ) -> None:

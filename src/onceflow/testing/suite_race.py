@@ -6,10 +6,12 @@ import asyncio
 import random
 from collections import Counter
 
+from onceflow.core.errors import StoreError
 from onceflow.core.item import Lease, Seed
 from onceflow.core.pipeline import Lane, Stage
 from onceflow.core.transition import Done
 from onceflow.store.base import Store
+from onceflow.testing.clock import FakeClock
 from onceflow.testing.rig import DIGEST, MakeStore, Rig, handler, pipeline
 
 STORES = 4
@@ -27,6 +29,16 @@ async def several(rig: Rig) -> list[Store]:
 
 
 class RaceSuite:
+    async def test_a_new_database_is_opened_by_many_at_once(self, make_store: MakeStore) -> None:
+        stores = [make_store(FakeClock()) for _ in range(STORES)]
+        try:
+            await asyncio.gather(*[store.open([DIGEST]) for store in stores])
+            for store in stores:
+                assert len(await store.read("stages")) == 2
+        finally:
+            for store in stores:
+                await store.close()
+
     async def test_nothing_is_claimed_twice_and_nothing_is_left(
         self, make_store: MakeStore
     ) -> None:
@@ -161,6 +173,36 @@ class RaceSuite:
 
             assert sorted(each.new for each in added) == [0, 0, 0, 20]
             assert (await rig.run())["accepted"] == 20
+
+    async def test_nothing_gets_into_a_run_that_is_sealed_at_the_same_moment(
+        self, make_store: MakeStore
+    ) -> None:
+        async with Rig(make_store, DIGEST) as rig:
+            stores = await several(rig)
+
+            async def add_late(store: Store, run: str) -> bool:
+                try:
+                    await rig.add([f"{run}-late"], run, seal=False, store=store)
+                except StoreError:
+                    return False
+                return True
+
+            async def seal(store: Store, run: str) -> None:
+                await rig.add([], run, store=store)
+                await store.sweep([run])
+
+            for number in range(30):
+                run = f"run-{number}"
+                await rig.add([f"{run}-first"], run, seal=False)
+                await rig.work_off("scrape")
+
+                one, two = random.Random(number).sample(stores, 2)
+                accepted, _ = await asyncio.gather(add_late(one, run), seal(two, run))
+                await rig.store.sweep([run])  # the first may have found the run locked
+
+                row = await rig.run(run)
+                assert row["accepted"] == 1 + accepted
+                assert (row["settled_at"] is None) == accepted, "open with the late one, else shut"
 
     async def test_a_budget_is_exact_when_children_come_from_everywhere(
         self, make_store: MakeStore

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import random
+
 from onceflow.core.errors import StoreError
 from onceflow.core.item import Added, Seed
 from onceflow.core.pipeline import GATE_KEY, Stage
-from onceflow.core.transition import Done, Failed, Usage, decode
+from onceflow.core.transition import KEY_CHARS_MAX, Done, Failed, Usage, decode
 from onceflow.store.base import SWEEP_MAX
 from onceflow.testing.rig import DIGEST, NEWS, MakeStore, Rig, handler, pipeline, refused
 
@@ -101,6 +103,24 @@ class RunSuite:
             assert (await rig.add(keys)).new == len(keys)
             for key in keys:
                 assert (await rig.item(key))["key"] == key
+
+    async def test_the_longest_keys_are_as_good_as_any(self, make_store: MakeStore) -> None:
+        noise = random.Random(7)
+        text = "".join(chr(noise.randrange(0x4E00, 0x9FFF)) for _ in range(KEY_CHARS_MAX - 1))
+        keys = [text + "a", text + "b", "x" * KEY_CHARS_MAX, text[:1000], "short"]
+        async with Rig(make_store) as rig:
+            assert (await rig.add(keys)).new == 5
+            assert await rig.add(keys, "r2") == Added("r2", 0, 5)
+            assert [row["key"] for row in await rig.items()] == keys
+            for key in keys:
+                assert (await rig.item(key))["key"] == key
+                assert len(await rig.store.read("items_by_key", key=key)) == 1
+
+            lease = await rig.lease("scrape")
+            done = Done({}, children=[text + "b", text + "c"], aliases=[text + "d"])
+            assert await rig.finish(lease, done) == [True]
+            assert (await rig.item(text + "d"))["key"] == text + "a"
+            assert (await rig.run())["accepted"] == 6
 
     # --- children, aliases, depth ---
 

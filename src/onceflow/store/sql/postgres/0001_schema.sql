@@ -4,6 +4,12 @@ CREATE SCHEMA onceflow;
 CREATE FUNCTION clock_ms(fake bigint) RETURNS bigint LANGUAGE sql VOLATILE AS
   'SELECT coalesce(fake, floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint)';
 
+-- An index entry holds less than 2,700 bytes, a key may have 8,192 characters: long ones are looked up by
+-- their beginning and a hash.
+CREATE FUNCTION shorten(key text) RETURNS text LANGUAGE sql IMMUTABLE PARALLEL SAFE AS
+  'SELECT CASE WHEN octet_length(key) <= 1000 THEN key
+               ELSE left(key, 100) || ''…'' || encode(sha256(convert_to(key, ''UTF8'')), ''hex'') END';
+
 CREATE TABLE meta (
   name  text COLLATE "C" PRIMARY KEY,
   value text NOT NULL
@@ -88,11 +94,12 @@ CREATE TABLE item (
   updated_at bigint NOT NULL,
   error      text,
   error_code text COLLATE "C",
+  short_key  text COLLATE "C" GENERATED ALWAYS AS (shorten(key)) STORED,
   CHECK ((phase = 'active') = (worker IS NOT NULL)),
   CHECK ((phase = 'active') = (deadline IS NOT NULL)),
   CHECK (due_at IS NULL OR phase = 'waiting')
 ) WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.01);
-CREATE UNIQUE INDEX item_key ON item (pipeline, key);
+CREATE UNIQUE INDEX item_key ON item (pipeline, short_key);
 CREATE INDEX item_ready ON item (pipeline, stage, lane, run, priority, id) WHERE phase = 'ready';
 CREATE INDEX item_active ON item (pipeline, stage, lane) WHERE phase = 'active';
 CREATE INDEX item_due ON item (due_at) WHERE phase = 'waiting' AND due_at IS NOT NULL;
@@ -157,5 +164,6 @@ CREATE TABLE alias (
   pipeline text COLLATE "C" NOT NULL,
   key      text COLLATE "C" NOT NULL,
   item     bigint NOT NULL,
-  PRIMARY KEY (pipeline, key)
+  short_key text COLLATE "C" GENERATED ALWAYS AS (shorten(key)) STORED,
+  PRIMARY KEY (pipeline, short_key)
 );

@@ -3,5 +3,5 @@ INSERT INTO alias (pipeline, key, item)
 SELECT a.pipeline, a.key, a.item
   FROM unnest(CAST(:pipelines AS text[]), CAST(:keys AS text[]), CAST(:items AS bigint[]))
        AS a (pipeline, key, item)
- WHERE NOT EXISTS (SELECT 1 FROM item AS i WHERE i.pipeline = a.pipeline AND i.key = a.key)
+ WHERE NOT EXISTS (SELECT 1 FROM item AS i WHERE i.pipeline = a.pipeline AND i.short_key = shorten(a.key))
 ON CONFLICT DO NOTHING

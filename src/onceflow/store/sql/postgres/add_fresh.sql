@@ -15,7 +15,7 @@ seed AS MATERIALIZED (  -- ids in the order they came, rows in the order of thei
             FROM unnest(CAST(:keys AS text[]), CAST(:priorities AS bigint[]), CAST(:depths AS bigint[]),
                         CAST(:lanes AS text[]), CAST(:bodies AS bytea[]))
                  WITH ORDINALITY AS w (key, priority, depth, lane, body, place)
-           WHERE NOT EXISTS (SELECT 1 FROM alias AS a WHERE a.pipeline = :pipeline AND a.key = w.key)
+           WHERE NOT EXISTS (SELECT 1 FROM alias AS a WHERE a.pipeline = :pipeline AND a.short_key = shorten(w.key))
            ORDER BY w.place OFFSET 0) AS s),
 made AS (
   INSERT INTO item (id, pipeline, key, stage, phase, run, lane, priority, depth, version, fence, attempt, worker,
@@ -25,7 +25,7 @@ made AS (
          CASE p.claim WHEN 1 THEN c.now END, CASE p.claim WHEN 1 THEN c.now + p.lease_ms END, c.now, c.now
     FROM seed AS s CROSS JOIN place AS p CROSS JOIN clock AS c
    ORDER BY s.key
-  ON CONFLICT (pipeline, key) DO NOTHING
+  ON CONFLICT (pipeline, short_key) DO NOTHING
   RETURNING id, key, fence, worker, created_at),
 begun AS (  -- no ON CONFLICT: if somebody begins this run at the same moment, nothing here happens
   INSERT INTO run (id, pipeline, created_at, sealed, accepted, max_items, max_depth, max_tokens, max_cost,

@@ -8,7 +8,7 @@ made AS (
   INSERT INTO item (id, pipeline, key, stage, phase, run, lane, priority, depth, version, created_at, updated_at)
   SELECT s.id, :pipeline, s.key, :stage, :phase, :run, s.lane, s.priority, s.depth, 1, c.now, c.now
     FROM seed AS s CROSS JOIN clock AS c
-  ON CONFLICT (pipeline, key) DO NOTHING
+  ON CONFLICT (pipeline, short_key) DO NOTHING
   RETURNING id, created_at),
 logged AS (
   INSERT INTO event (at, kind, item, n, run, stage, phase, generation, fence, attempt)

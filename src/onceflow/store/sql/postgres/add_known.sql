@@ -3,8 +3,8 @@
 SELECT k.place, i.id, i.depth,
        coalesce((SELECT true FROM member AS m WHERE m.run = :run AND m.item = i.id), false) AS member
   FROM (SELECT w.place, coalesce(
-                 (SELECT o.id FROM item AS o WHERE o.pipeline = :pipeline AND o.key = w.key),
-                 (SELECT a.item FROM alias AS a WHERE a.pipeline = :pipeline AND a.key = w.key)) AS item
+                 (SELECT o.id FROM item AS o WHERE o.pipeline = :pipeline AND o.short_key = shorten(w.key)),
+                 (SELECT a.item FROM alias AS a WHERE a.pipeline = :pipeline AND a.short_key = shorten(w.key))) AS item
           FROM unnest(CAST(:keys AS text[])) WITH ORDINALITY AS w (key, place) OFFSET 0) AS k
  CROSS JOIN LATERAL (SELECT o.id, o.depth FROM item AS o WHERE o.id = k.item OFFSET 0) AS i
  ORDER BY k.place

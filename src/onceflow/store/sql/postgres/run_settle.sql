@@ -20,7 +20,7 @@ made AS (
   INSERT INTO item (id, pipeline, key, stage, phase, run, priority, version, created_at, updated_at)
   SELECT gate_item, pipeline, CAST(:gate_key AS text) || id, gate_stage, 'ready', id, 0, 1, now, now
     FROM opened WHERE gate_stage IS NOT NULL
-  ON CONFLICT (pipeline, key) DO NOTHING
+  ON CONFLICT (pipeline, short_key) DO NOTHING
   RETURNING id, run, stage, created_at),
 logged AS (
   INSERT INTO event (at, kind, item, n, run, stage, phase, generation, fence, attempt)

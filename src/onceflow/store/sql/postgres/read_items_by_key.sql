@@ -1,0 +1,4 @@
+-- items of any pipeline that have this key.
+SELECT i.id, i.pipeline, i.key, i.stage, i.phase, i.generation, i.fence, i.attempt, i.version, i.priority, i.depth,
+       i.lane, i.run, i.worker, i.due_at, i.created_at, i.updated_at, i.error, i.error_code
+  FROM item AS i WHERE i.short_key = shorten(:key) ORDER BY i.id LIMIT 20

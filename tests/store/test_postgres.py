@@ -1,0 +1,725 @@
+"""What only the PostgreSQL store has: a server that goes away, a sequence that is not the order of
+the commits, poolers, passwords, schemas."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+import asyncpg
+import pytest
+from asyncpg import exceptions as pg
+
+from onceflow.core.errors import StoreError, StoreUnavailable, WrongDatabase
+from onceflow.core.item import Seed
+from onceflow.core.pipeline import Stage
+from onceflow.core.transition import Done
+from onceflow.store import postgres as postgres_module
+from onceflow.store import postgres_connect, postgres_write
+from onceflow.store.base import Add, Store
+from onceflow.store.postgres import PostgresStore
+from onceflow.store.postgres_connect import Address, Transaction
+from onceflow.store.queries import migrations
+from onceflow.testing.clock import FakeClock
+from onceflow.testing.rig import DIGEST, NEWS, Rig, handler, pipeline, refused
+from tests.support import postgres
+
+SECRET = "s3cret!"
+LIMITED = pipeline(Stage("scrape", handler, limit=3), "summarize")
+ANY_EVENT = {"item": None, "run": None, "pipeline": None, "kinds": None, "most": 1000}
+
+
+@pytest.fixture
+async def store(postgres_url: str) -> AsyncIterator[PostgresStore]:
+    opened = PostgresStore(postgres_url)
+    await opened.open([NEWS])
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture
+async def raw(postgres_url: str) -> AsyncIterator[Callable[[], Awaitable[Any]]]:
+    """Connections of somebody else, with our schema in their path."""
+    made: list[Any] = []
+
+    async def connect() -> Any:
+        connection = await asyncpg.connect(postgres_url)
+        made.append(connection)
+        await connection.execute("SET search_path TO onceflow")
+        return connection
+
+    yield connect
+    for connection in made:
+        connection.terminate()
+
+
+@pytest.fixture
+def server() -> Iterator[postgres.Server]:
+    """A server of its own, to be stopped and started."""
+    try:
+        started = postgres.start(settings={"fsync": "off", "full_page_writes": "off"})
+    except postgres.Unavailable as error:
+        pytest.skip(f"no PostgreSQL: {error}")
+    with started:
+        yield started
+
+
+def rig(url: str, *pipelines: Any, **options: Any) -> Rig:
+    def make(clock: FakeClock) -> Store:
+        return PostgresStore(url, clock=clock)
+
+    return Rig(make, *pipelines, **options)
+
+
+def only_connection(store: PostgresStore) -> Any:
+    """The connection that the store will use next."""
+    assert store._pool is not None
+    return store._pool._idle[-1]
+
+
+# --- addresses and passwords (C04) ---
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("postgresql://db.test/news", "postgresql://db.test/news"),
+        (f"postgresql://ada:{SECRET}@db.test:5433/news", "postgresql://ada@db.test:5433/news"),
+        ("postgresql://ada:p%40%2Fx@db.test/news", "postgresql://ada@db.test/news"),
+        (
+            f"postgresql:///news?host=/run&user=ada&password={SECRET}&sslmode=require",
+            "postgresql:///news?host=%2Frun&user=ada&sslmode=require",
+        ),
+        (f"postgresql://db.test/news?sslpassword={SECRET}", "postgresql://db.test/news"),
+        ("postgresql://a,b:5432/news?statement_cache_size=0", "postgresql://a,b:5432/news"),
+    ],
+)
+def test_an_address_is_shown_without_its_password(url: str, shown: str) -> None:
+    store = PostgresStore(url)
+
+    assert store.url == shown
+    assert PostgresStore(url).for_thread().url == shown
+
+
+def test_a_password_is_taken_out_of_any_text() -> None:
+    address = Address("postgresql://ada:p%40ss@db.test/news?password=other")
+
+    assert address.clean("p%40ss p@ss other ada") == "*** *** *** ada"
+
+
+def test_a_statement_cache_size_that_is_no_number_is_refused() -> None:
+    with refused(StoreError, "statement_cache_size", "whole number"):
+        PostgresStore("postgresql://db.test/news?statement_cache_size=few")
+
+
+async def test_a_server_that_is_not_there_is_named_without_the_password() -> None:
+    url = f"postgresql://ada:{SECRET}@127.0.0.1:1/news"
+    store = PostgresStore(url)
+
+    with pytest.raises(StoreUnavailable) as caught:
+        await store.open([NEWS])
+
+    message = str(caught.value)
+    assert "ada@127.0.0.1:1/news" in message
+    assert "check that the server runs" in message
+    assert SECRET not in message
+    with refused(StoreUnavailable, "closed"):
+        await store.sweep()
+
+
+async def test_a_wrong_password_is_not_shown_either(postgres_url: str) -> None:
+    parts = urlsplit(postgres_url)
+    wrong = parts._replace(netloc=f"postgres:{SECRET}@{parts.hostname}:{parts.port}")
+    if await _accepts_any_password(urlunsplit(wrong)):
+        pytest.skip("this server asks for no password")
+
+    with pytest.raises(StoreUnavailable) as caught:
+        await PostgresStore(urlunsplit(wrong)).open()
+
+    assert "check the user and the password" in str(caught.value)
+    assert SECRET not in str(caught.value)
+
+
+async def _accepts_any_password(url: str) -> bool:
+    try:
+        connection = await asyncpg.connect(url)
+    except pg.InvalidAuthorizationSpecificationError:
+        return False
+    await connection.close()
+    return True
+
+
+async def test_a_database_that_is_not_there_is_named(postgres_url: str) -> None:
+    parts = urlsplit(postgres_url)
+    store = PostgresStore(urlunsplit(parts._replace(path="/nowhere")))
+
+    with refused(StoreUnavailable, "nowhere", "create it"):
+        await store.open()
+
+
+async def test_an_address_that_makes_no_sense_is_named_without_the_password() -> None:
+    store = PostgresStore(f"postgresql://ada:{SECRET}@db.test:x{SECRET}/news")
+
+    with pytest.raises(StoreError) as caught:
+        await store.open()
+
+    assert "is not a database address" in str(caught.value)
+    assert SECRET not in str(caught.value).replace(store.url, "")
+
+
+# --- schemas ---
+
+
+async def test_a_schema_of_our_name_without_our_tables_is_refused(postgres_url: str) -> None:
+    postgres.execute(postgres_url, "CREATE SCHEMA onceflow CREATE TABLE bookmark (url text)")
+
+    with refused(WrongDatabase, "not ours", "untouched"):
+        await PostgresStore(postgres_url).open([NEWS])
+    postgres.execute(postgres_url, "CREATE TABLE onceflow.meta (name text, value text)")
+    with refused(WrongDatabase, "not ours", "untouched"):
+        await PostgresStore(postgres_url).open([NEWS])
+
+
+async def test_a_newer_schema_is_refused_and_left_alone(
+    store: PostgresStore, postgres_url: str
+) -> None:
+    newer = len(migrations("postgres")) + 1
+    postgres.execute(postgres_url, f"UPDATE onceflow.meta SET value = '{newer}'")
+
+    with refused(WrongDatabase, "newer", "upgrade"):
+        await PostgresStore(postgres_url).open([DIGEST])
+
+    names = [row["name"] for row in await store.read("pipelines")]
+    assert names == ["news"]
+
+
+async def test_an_old_server_is_refused(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(postgres_module, "SERVER_VERSION_MIN", 99)
+
+    with refused(WrongDatabase, "99", "upgrade the server"):
+        await PostgresStore(postgres_url).open()
+
+
+async def test_a_database_that_cannot_hold_every_text_is_refused(postgres_url: str) -> None:
+    name = urlsplit(postgres_url).path[1:]
+    other = f"{name}_ascii"
+    postgres.execute(
+        postgres_url,
+        f"CREATE DATABASE {other} ENCODING 'SQL_ASCII' LOCALE 'C' TEMPLATE template0",
+    )
+    try:
+        with refused(WrongDatabase, "SQL_ASCII", "UTF8"):
+            await PostgresStore(
+                urlunsplit(urlsplit(postgres_url)._replace(path=f"/{other}"))
+            ).open()
+    finally:
+        postgres.execute(postgres_url, f"DROP DATABASE {other} WITH (FORCE)")
+
+
+async def test_a_user_that_may_not_create_a_schema_is_told_so(postgres_url: str) -> None:
+    parts = urlsplit(postgres_url)
+    name = f"u{parts.path[-12:]}"
+    postgres.execute(postgres_url, f"CREATE ROLE {name} LOGIN PASSWORD '{SECRET}'")
+    try:
+        url = parts._replace(netloc=f"{name}:{SECRET}@{parts.hostname}:{parts.port}")
+        with refused(WrongDatabase, "permission denied", "grant"):
+            await PostgresStore(urlunsplit(url)).open()
+    finally:
+        postgres.execute(postgres_url, f"DROP ROLE {name}")
+
+
+# --- the history is in the order of the commits ---
+
+
+async def test_an_event_that_commits_late_is_not_missed(
+    store: PostgresStore, raw: Callable[[], Awaitable[Any]]
+) -> None:
+    slow, quick = await raw(), await raw()
+    insert = "INSERT INTO event (at, kind, run) VALUES (1, $1, 'r')"
+
+    async def kinds(after: int) -> tuple[list[str], int]:
+        rows = await store.read("events", after=after, **ANY_EVENT)
+        return [row["kind"] for row in rows], rows[-1]["seq"] if rows else after
+
+    await quick.execute(insert, "first")
+    seen, cursor = await kinds(0)
+    assert seen == ["first"]
+
+    late = slow.transaction()
+    await late.start()
+    await slow.execute(insert, "late")
+    await quick.execute(insert, "early")
+    await quick.execute(insert, "earlier")
+    assert await kinds(cursor) == ([], cursor), "a lower number may still be committed"
+    assert (await store.read("last_event"))[0]["seq"] == cursor
+
+    await late.commit()
+    seen, cursor = await kinds(cursor)
+    assert seen == ["late", "early", "earlier"]
+    assert await kinds(cursor) == ([], cursor)
+    assert (await store.read("last_event"))[0]["seq"] == cursor
+
+
+async def test_numbers_and_transactions_may_cross_and_nothing_is_seen_twice(
+    store: PostgresStore, raw: Callable[[], Awaitable[Any]]
+) -> None:
+    one, two = await raw(), await raw()
+    insert = "INSERT INTO event (at, kind, run) VALUES (1, $1, 'r') RETURNING seq"
+    first, second = one.transaction(), two.transaction()
+    await first.start()
+    await second.start()
+    await two.fetchval("SELECT pg_current_xact_id()")  # the older transaction ...
+    await one.fetchval(insert, "a1")
+    await two.fetchval(insert, "b1")  # ... has the higher numbers
+    await one.fetchval(insert, "a2")
+    await first.commit()
+    assert await store.read("events", after=0, **ANY_EVENT) == []
+    await two.fetchval(insert, "b2")
+    await second.commit()
+
+    after, seen = 0, []
+    while page := await store.read("events", after=after, **{**ANY_EVENT, "most": 1}):
+        seen.append(page[0]["kind"])
+        after = page[0]["seq"]
+
+    assert seen == ["b1", "b2", "a1", "a2"]
+
+
+async def test_after_a_cursor_that_was_pruned_nothing_is_missed(
+    store: PostgresStore, raw: Callable[[], Awaitable[Any]]
+) -> None:
+    connection = await raw()
+    for number in range(5):
+        await connection.execute(
+            "INSERT INTO event (at, kind, run) VALUES (1, $1, 'r')", f"e{number}"
+        )
+    whole = await store.read("events", after=0, **ANY_EVENT)
+    await connection.execute("DELETE FROM event WHERE seq = $1", whole[2]["seq"])
+
+    rest = await store.read("events", after=whole[2]["seq"], **ANY_EVENT)
+
+    kinds = [row["kind"] for row in rest]
+    assert kinds[-2:] == ["e3", "e4"], "some before it may be seen again, none after it is lost"
+    assert "e0" not in kinds
+
+
+async def test_a_history_from_another_server_is_seen_at_once(
+    store: PostgresStore, postgres_url: str, raw: Callable[[], Awaitable[Any]]
+) -> None:
+    await store.add(Add(NEWS, "r1", [Seed("a"), Seed("b")]))
+    connection = await raw()
+    await connection.execute("UPDATE event SET xid = '9000000000000'")
+    assert await store.read("events", after=0, **ANY_EVENT) == []
+
+    other = PostgresStore(postgres_url)
+    await other.open([NEWS])
+    await other.add(Add(NEWS, "r2", [Seed("c")]))
+    rows = await other.read("events", after=0, **ANY_EVENT)
+    await other.close()
+
+    assert [row["key"] for row in rows] == ["a", "b", "c"]
+
+
+# --- a server that goes away ---
+
+
+async def test_the_pool_heals_after_the_server_crashed(server: postgres.Server) -> None:
+    store = PostgresStore(server.url)
+    await store.open([NEWS])
+    await asyncio.gather(*[store.read("workers") for _ in range(4)])
+
+    await asyncio.to_thread(server.restart)
+
+    added, _ = await store.add(Add(NEWS, "r1", [Seed("a")]))
+    assert added.new == 1
+    assert [row["name"] for row in await store.read("pipelines")] == ["news"]
+    await store.close()
+
+
+async def test_a_server_that_is_down_is_named_and_comes_back(server: postgres.Server) -> None:
+    store = PostgresStore(server.url)
+    await store.open([NEWS])
+    woken = asyncio.Event()
+    store.watch(woken.set)
+    await asyncio.wait_for(woken.wait(), 30)
+    woken.clear()
+    password = urlsplit(server.url).password
+    assert password is not None
+
+    await asyncio.to_thread(server.halt)
+    for _ in range(2):
+        with pytest.raises(StoreUnavailable) as caught:
+            await store.add(Add(NEWS, "r1", [Seed("a")]))
+        assert "nothing accepted is lost" in str(caught.value)
+        assert password not in str(caught.value)
+    with refused(StoreUnavailable):
+        await store.read("workers")
+    await asyncio.to_thread(server.resume)
+
+    added, _ = await store.add(Add(NEWS, "r1", [Seed("a")]))
+    assert added.new == 1
+    await asyncio.wait_for(woken.wait(), 30)  # it listens again, and looks what it missed
+    await store.close()
+
+
+async def test_a_connection_that_died_unnoticed_is_replaced(
+    store: PostgresStore, raw: Callable[[], Awaitable[Any]]
+) -> None:
+    admin = await raw()
+    for _ in range(3):
+        await admin.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+            "WHERE application_name = 'onceflow' AND datname = current_database()"
+        )
+        await store.sweep()
+        await store.exchange("w", [], [])
+
+
+async def test_a_commit_whose_answer_was_lost_is_asked_again(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with rig(postgres_url) as r:
+        await r.add(["a"])
+        lease = await r.lease("scrape")
+        execute = asyncpg.Connection.execute
+        lost = 0
+
+        async def lose_the_answer(self: Any, text: str, *arguments: Any, **options: Any) -> str:
+            nonlocal lost
+            answer: str = await execute(self, text, *arguments, **options)
+            if text.endswith("COMMIT"):
+                lost += 1
+                self.terminate()
+                raise pg.ConnectionDoesNotExistError("connection was closed in the middle")
+            return answer
+
+        monkeypatch.setattr(asyncpg.Connection, "execute", lose_the_answer)
+        with refused(StoreUnavailable, "is not known"):
+            await r.finish(lease, Done({"text": "t"}, children=["b"]))
+        monkeypatch.undo()
+        assert lost == 1, "an unclear commit is not tried again by itself"
+
+        assert await r.finish(lease, Done({"text": "t"}, children=["b"])) == [True]
+        assert await r.kinds("a") == ["added", "claimed", "stage_finished"]
+        assert (await r.run())["accepted"] == 2
+
+
+async def test_what_was_rolled_back_for_sure_is_tried_again(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with rig(postgres_url) as r:
+        await r.add(["a"])
+        lease = await r.lease("scrape")
+        finish = postgres_write.finish
+        troubles = iter([
+            pg.DeadlockDetectedError("deadlock detected"),
+            pg.ConnectionDoesNotExistError("gone"),
+            pg.SerializationError("could not serialize"),
+            pg.InvalidCachedStatementError("cached plan must not change result type"),
+        ])  # fmt: skip
+
+        async def trouble(*arguments: Any) -> Any:
+            answer = await finish(*arguments)
+            error = next(troubles, None)
+            if error is not None:
+                raise error
+            return answer
+
+        monkeypatch.setattr(postgres_write, "finish", trouble)
+
+        assert await r.finish(lease) == [True]
+        assert next(troubles, None) is None
+
+
+async def test_circles_without_end_are_named(
+    store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def circle(*arguments: Any) -> Any:
+        raise pg.DeadlockDetectedError("deadlock detected")
+
+    monkeypatch.setattr(postgres_write, "sweep", circle)
+
+    with refused(StoreUnavailable, "circle", "rolled back"):
+        await store.sweep()
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (pg.DiskFullError("could not extend file"), ["disk", "full", "free some space"]),
+        (pg.ReadOnlySQLTransactionError("cannot execute INSERT"), ["primary"]),
+        (pg.TooManyConnectionsError("sorry, too many clients"), ["too many clients", "check"]),
+        (TimeoutError(), ["TimeoutError"]),
+    ],
+)
+async def test_what_keeps_the_server_from_answering_is_told(
+    store: PostgresStore, monkeypatch: pytest.MonkeyPatch, error: Exception, words: list[str]
+) -> None:
+    async def fail(*arguments: Any) -> Any:
+        raise error
+
+    monkeypatch.setattr(postgres_write, "sweep", fail)
+
+    with refused(StoreUnavailable, *words):
+        await store.sweep()
+    monkeypatch.undo()
+    await store.sweep()
+
+
+async def test_a_statement_that_is_refused_is_a_store_error(store: PostgresStore) -> None:
+    async def break_a_rule(db: Transaction) -> None:
+        await db.rows("run_accept", id="r1", count=1, seal=0)
+
+    await store.add(Add(NEWS, "r1", [Seed("a")], max_items=1))
+
+    with refused(StoreError, "refused", "run_check"):
+        await store._write(break_a_rule)
+    assert (await store.read("run", id="r1"))[0]["accepted"] == 1
+
+
+async def test_a_value_of_a_wrong_type_does_not_cost_the_connection(store: PostgresStore) -> None:
+    await store.read("workers")
+    connection = only_connection(store)
+
+    with refused(StoreError, "integer"):
+        await store.read("item", id="one")
+
+    await store.read("workers")
+    assert only_connection(store) is connection
+
+
+async def test_a_cancelled_caller_leaves_nothing_behind(
+    store: PostgresStore, raw: Callable[[], Awaitable[Any]]
+) -> None:
+    await store.add(Add(NEWS, "r1", [Seed("a")], seal=False))
+    holder, watcher = await raw(), await raw()
+    hold = holder.transaction()
+    await hold.start()
+    await holder.execute("SELECT 1 FROM run WHERE id = 'r1' FOR UPDATE")
+    adding = asyncio.create_task(store.add(Add(NEWS, "r1", [Seed("b")], max_items=5)))
+    await _until_somebody_waits(watcher)
+
+    adding.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await adding
+    await hold.rollback()
+
+    assert (await store.add(Add(NEWS, "r1", [Seed("c")])))[0].new == 1
+    assert (await store.read("run", id="r1"))[0]["accepted"] == 2
+
+
+async def _until_somebody_waits(connection: Any) -> None:
+    query = (
+        "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' "
+        "AND datname = current_database()"
+    )
+    while not await connection.fetchval(query):
+        continue
+
+
+async def test_the_store_uses_few_connections(
+    store: PostgresStore, raw: Callable[[], Awaitable[Any]]
+) -> None:
+    await store.add(Add(NEWS, "r1", [Seed(f"k{number}") for number in range(100)]))
+    wish = Rig(lambda clock: store).wish("scrape", 1)
+
+    await asyncio.gather(*[store.exchange("w", [], [wish]) for _ in range(60)])
+
+    used = await (await raw()).fetchval(
+        "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'onceflow' "
+        "AND datname = current_database()"
+    )
+    assert 1 < used <= postgres_module.CONNECTIONS_MAX
+
+
+async def test_a_closed_store_lets_go_of_its_connections(
+    postgres_url: str, raw: Callable[[], Awaitable[Any]]
+) -> None:
+    store = PostgresStore(postgres_url)
+    await store.open([NEWS])
+    thread = store.for_thread()
+    await thread.sweep()
+    running = asyncio.create_task(store.sweep())
+    await asyncio.sleep(0)
+    await store.close()
+    await thread.close()
+    await asyncio.gather(running, return_exceptions=True)
+
+    with refused(StoreUnavailable, "closed"):
+        await thread.sweep()
+    query = (
+        "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'onceflow' "
+        "AND datname = current_database()"
+    )
+    watcher = await raw()
+    while await watcher.fetchval(query):
+        continue
+
+
+# --- poolers ---
+
+
+async def test_without_a_statement_cache_everything_works(postgres_url: str) -> None:
+    async with rig(f"{postgres_url}?statement_cache_size=0", LIMITED) as r:
+        await r.add("abcdef")
+        await r.work_off("scrape", "summarize")
+
+        assert await r.phases() == {"done": 6}
+
+
+async def test_a_pooler_that_loses_prepared_statements_is_noticed(postgres_url: str) -> None:
+    async with rig(postgres_url) as r:
+        store = r.store
+        assert isinstance(store, PostgresStore)
+        await r.add("abc")
+        await r.lease("scrape")
+        await only_connection(store).execute("DEALLOCATE ALL")  # as another server connection would
+
+        await r.lease("scrape")
+
+        assert store._pool is not None
+        assert store._pool._statements_kept == 0
+        await r.lease("scrape")
+
+
+async def test_every_transaction_brings_its_own_settings_behind_a_pooler(
+    postgres_url: str,
+) -> None:
+    async with rig(f"{postgres_url}?statement_cache_size=0") as r:
+        store = r.store
+        assert isinstance(store, PostgresStore)
+        await only_connection(store).execute("DISCARD ALL")
+
+        await r.add("abc")
+        await r.work_off("scrape", "summarize")
+        assert await only_connection(store).fetchval("SHOW search_path") != "onceflow"
+
+
+# --- notifications ---
+
+
+async def test_nobody_is_woken_by_what_he_did_himself(
+    store: PostgresStore, postgres_url: str
+) -> None:
+    other = PostgresStore(postgres_url)
+    await other.open([NEWS])
+    wakes: asyncio.Queue[None] = asyncio.Queue()
+    store.watch(lambda: wakes.put_nowait(None))
+    await asyncio.wait_for(wakes.get(), 30)  # it listens now
+
+    await store.add(Add(NEWS, "mine", [Seed("a"), Seed("b")]))
+    await other.add(Add(NEWS, "theirs", [Seed("c")]))
+    await asyncio.wait_for(wakes.get(), 30)
+    await other.add(Add(NEWS, "theirs-2", [Seed("d")]))
+    await asyncio.wait_for(wakes.get(), 30)
+    assert wakes.empty(), "their two commits, and not our own before them"
+    await other.close()
+
+
+# --- large statements, time, locks ---
+
+
+async def test_what_one_statement_cannot_carry_goes_in_several(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres_write, "STATEMENT_ROWS_MAX", 3)
+    monkeypatch.setattr(postgres_write, "STATEMENT_BYTES_MAX", 5000)
+    async with rig(postgres_url) as r:
+        keys = [f"k{number}" for number in (5, 3, 9, 1, 7, 2, 8, 0, 6, 4)]
+        await r.add([Seed(key, "x" * 400 if key > "k5" else None) for key in keys])
+        assert [row["key"] for row in await r.items()] == keys
+
+        leases = (await r.claim("scrape", 10)).leases
+        finishes = [r.finishing(lease, Done("y" * 100_000)) for lease in leases]
+        finishes[4] = finishes[4]._replace(lease=leases[4]._replace(fence=0))
+        reply = await r.store.exchange("w", finishes, [])
+
+        assert list(reply.kept) == [at != 4 for at in range(10)]
+
+
+async def test_time_is_the_databases(
+    store: PostgresStore, raw: Callable[[], Awaitable[Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(time, "time", lambda: 0.0)
+    monkeypatch.setattr(time, "time_ns", lambda: 0)
+    clock = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint"
+    connection = await raw()
+
+    before = await connection.fetchval(clock)
+    await store.add(Add(NEWS, "r1", [Seed("a")]))
+    after = await connection.fetchval(clock)
+
+    [item] = await store.read("item_by_key", pipeline="news", key="a")
+    assert before - 1 <= item["created_at"] <= after
+    [now] = await store.read("now")
+    assert now["now"] >= after - 1
+    assert await store.read("audit_i8", grace_ms=0) == []
+
+
+async def test_a_limit_is_not_changed_while_a_claim_is_under_way(
+    postgres_url: str, raw: Callable[[], Awaitable[Any]]
+) -> None:
+    async with rig(postgres_url) as r:
+        await r.add("abc")
+        claimer, watcher = await raw(), await raw()
+        under_way = claimer.transaction()
+        await under_way.start()
+        await claimer.execute(postgres_write.share_stages([r.wish("scrape")]).lstrip("; "))
+
+        tuning = asyncio.create_task(r.store.tune("news", "scrape", limit=1))
+        await _until_somebody_waits(watcher)
+        assert not tuning.done()
+        await under_way.commit()
+        await tuning
+
+        assert len((await r.claim("scrape")).leases) == 1
+
+
+async def test_a_claim_waits_for_the_lock_of_a_bounded_stage(
+    postgres_url: str, raw: Callable[[], Awaitable[Any]]
+) -> None:
+    async with rig(postgres_url, LIMITED) as r:
+        await r.add("abcdef")
+        other, watcher = await raw(), await raw()
+        hold = other.transaction()
+        await hold.start()
+        await other.execute("SELECT 1 FROM stage WHERE stage = 'scrape' FOR UPDATE")
+        claiming = asyncio.create_task(r.claim("scrape"))
+        await _until_somebody_waits(watcher)
+        await other.execute(
+            "UPDATE item SET phase = 'active', worker = 'v', deadline = 1, fence = 1, attempt = 1, "
+            "version = 2 WHERE key IN ('a', 'b')"
+        )
+        await other.execute(
+            "INSERT INTO event (at, kind, item, n, run, stage, phase, generation, fence, attempt, "
+            "worker) SELECT 1, 'claimed', id, 2, run, stage, 'active', 1, 1, 1, 'v' FROM item "
+            "WHERE key IN ('a', 'b')"
+        )
+        await hold.commit()
+
+        assert [lease.key for lease in (await claiming).leases] == ["c"]
+
+
+@pytest.mark.parametrize(("durability", "setting"), [("full", "on"), ("normal", "off")])
+async def test_a_commit_is_on_disk_unless_somebody_chose_otherwise(
+    postgres_url: str, durability: Any, setting: str
+) -> None:
+    store = PostgresStore(postgres_url, durability=durability)
+    await store.open([NEWS])
+
+    async def asked(db: Transaction) -> Any:
+        return await db._connection.fetchval("SHOW synchronous_commit")
+
+    assert await store._write(asked) == setting
+    await store.close()
+
+
+def test_the_locks_of_two_stages_are_taken_in_one_order() -> None:
+    r = Rig(lambda clock: PostgresStore("postgresql://db.test/x"))
+    there = postgres_write.share_stages([r.wish("scrape"), r.wish("summarize")])
+    back = postgres_write.share_stages([r.wish("summarize"), r.wish("scrape"), r.wish("scrape")])
+
+    assert there == back
+    assert there.count("pg_advisory_xact_lock_shared") == 2
+    assert postgres_connect.inlined("-- why\nSELECT :n", n=3) == "SELECT 3"

@@ -273,6 +273,12 @@ def test_watch_shows_a_finished_run_once(filled: Call) -> None:
     assert [stage["passed"] for stage in found["stages"]] == [2, 2, 1]
 
 
+def test_watch_says_that_nobody_works(on: Call, program: Path) -> None:
+    on("run", program, "a", "--add-only")
+
+    assert "no worker lives; start one" in on("watch", "--once").out
+
+
 def test_runs_are_listed(filled: Call) -> None:
     [run] = filled("runs", "--json").lines
 

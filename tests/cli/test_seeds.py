@@ -179,7 +179,7 @@ def test_the_same_set_of_keys_is_known_again_in_any_order() -> None:
 
 def test_numbers_are_seen_once() -> None:
     seen = Seen()
-    numbers = [number * 2**40 for number in range(5000)]
+    numbers = [number * 0x9E3779B97F4A7C15 % 2**64 for number in range(5000)]
 
     assert all(seen.add(number) for number in numbers)
     assert not any(seen.add(number) for number in numbers)

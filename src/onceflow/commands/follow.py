@@ -58,6 +58,7 @@ class Watcher:
         self._began = time.monotonic()
         self._texts: dict[int, str] = {}
         self._seen = 0
+        self._alive = True
         self.sealed = True
         self.finished = asyncio.Event()
         """The run is over, its gate too."""
@@ -86,12 +87,13 @@ class Watcher:
         }
         views = stage_views(counts, stages, orders, names)
         sums = totals(views)
-        active, active_total = await self._active(names)
+        lease_ms = max((row["lease_ms"] for row in stages), default=0)
+        active, active_total = await self._active(names, lease_ms)
         now = time.monotonic()
         left = self._rate.left_seconds(now, views) if self.sealed else None
         self.board = Board(
             self._title, scope.run or "", views, sums, active, active_total, now - self._began,
-            left, self.sealed, _notes(views), int(now / DRAW_SECONDS),
+            left, self.sealed, _notes(views, self._alive), int(now / DRAW_SECONDS),
         )  # fmt: skip
         return self.board
 
@@ -153,12 +155,17 @@ class Watcher:
         return [{**{name: row[name] for name in ("pipeline", "stage", "phase")}, "items": 1}
                 for row in items]  # fmt: skip
 
-    async def _active(self, pipelines: Sequence[str]) -> tuple[list[ActiveView], int]:
+    async def _active(
+        self, pipelines: Sequence[str], lease_ms: int
+    ) -> tuple[list[ActiveView], int]:
         """Who is being worked on, longest first, in every process."""
         read = self._flow.store.read
         now = (await read("now"))[0]["now"]
         held: list[Any] = []
-        for worker in (await read("workers"))[-WORKERS_ASKED_MAX:]:
+        workers = await read("workers")
+        working_here = self._flow.health() is not None
+        self._alive = working_here or any(now - row["beat_at"] <= lease_ms for row in workers)
+        for worker in workers[-WORKERS_ASKED_MAX:]:
             if worker["leases"]:
                 held += await read("held", worker=worker["id"])
         held = [row for row in held if row["pipeline"] in pipelines]
@@ -176,7 +183,9 @@ class Watcher:
         return shown, len(held)
 
 
-def _notes(views: Sequence[StageView]) -> list[str]:
+def _notes(views: Sequence[StageView], alive: bool) -> list[str]:
+    if not alive and any(view.at("ready") for view in views):
+        return ["no worker lives; start one: onceflow worker FILE.py"]
     paused = [view.name for view in views if view.paused and (view.at("ready") or view.coming)]
     return [f"stage {name} is paused; `onceflow resume {name}`" for name in paused]
 

@@ -450,14 +450,9 @@ async def _events(
             "kinds": kinds,
         }
         if last is not None:
-            kept: deque[Event] = deque(maxlen=max(0, last))
-            seen = after
-            async for event in flow.events(after=after, **chosen):
-                kept.append(event)
-                seen = event.seq
-            for event in kept:
+            for event in await _last_events(flow, chosen, after, max(0, last)):
                 _put_event(out, event)
-            after = seen
+                after = event.seq
         if last is None or follow:
             out.flush()
             async for event in flow.events(after=after, follow=follow, **chosen):
@@ -465,6 +460,22 @@ async def _events(
                 if follow:
                     out.flush()
     return OK
+
+
+async def _last_events(
+    flow: Flow, chosen: Mapping[str, Any], after: int, most: int
+) -> Sequence[Event]:
+    """The newest events, read from near the end; from further back only if they were too few."""
+    end = (await flow.store.read("last_event"))[0]["seq"]
+    back = most * 2 + 100
+    while True:
+        start = max(after, end - back)
+        kept: deque[Event] = deque(maxlen=most)
+        async for event in flow.events(after=start, **chosen):
+            kept.append(event)
+        if len(kept) == most or start == after:
+            return kept
+        back *= 16
 
 
 def _put_event(out: Out, event: Event) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import sys
 import tempfile
@@ -21,6 +22,7 @@ LINE_BYTES_MAX = 4 * KEY_CHARS_MAX + 2
 READ_BYTES = 64 * 1024
 REFUSALS_KEPT = 20
 SPOOL_BYTES = 8 * 1024 * 1024
+CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 BOMS = {b"\xff\xfe": "UTF-16", b"\xfe\xff": "UTF-16"}
 
 
@@ -153,7 +155,7 @@ def keys_of(pipeline: Pipeline, source: Source, survey: Survey | None = None) ->
                 survey.refuse(number, line.why)
             continue
         try:
-            if any(ord(char) < 32 or 127 <= ord(char) < 160 for char in line):
+            if CONTROL.search(line):
                 raise Permanent("it has control characters in it")
             yield canonical_key(pipeline, line)
         except Permanent as refused:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator
@@ -58,8 +59,12 @@ class SimLoop(asyncio.BaseEventLoop):
 
     _stopping: bool
 
-    def __init__(self, seed: int | str) -> None:
+    def __init__(self, seed: int | str, *, threads: bool = False) -> None:
+        """`threads` waits for handlers that run in threads before time goes on: slower, and what
+        they do at once is not in the seed's hands."""
         super().__init__()
+        self._threads = threads
+        self._from_threads: deque[asyncio.Handle] = deque()
         self._now = LOOP_BEGIN
         self._since = LOOP_BEGIN
         self._steps = 0
@@ -89,7 +94,14 @@ class SimLoop(asyncio.BaseEventLoop):
         self._enqueue(context.get(OWNER, self._nobody), handle)
         return handle
 
-    call_soon_threadsafe = call_soon  # there are no other threads
+    def call_soon_threadsafe(
+        self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
+    ) -> asyncio.Handle:
+        if not self._threads:
+            return self.call_soon(callback, *args, context=context)
+        handle = asyncio.Handle(callback, args, self, context)
+        self._from_threads.append(handle)
+        return handle
 
     def call_at(
         self,
@@ -134,6 +146,8 @@ class SimLoop(asyncio.BaseEventLoop):
             self._advance()
 
     def _advance(self) -> None:
+        if self._threads and self._heard_from_threads():
+            return
         timers = self._timers
         while timers and timers[0][3].cancelled():
             heapq.heappop(timers)
@@ -147,6 +161,16 @@ class SimLoop(asyncio.BaseEventLoop):
             _, _, owner, timer = heapq.heappop(timers)
             if not timer.cancelled():
                 self._enqueue(owner, timer)
+
+    def _heard_from_threads(self) -> bool:
+        """Let the handlers in threads end, and take in what they have to say."""
+        for thread in threading.enumerate():
+            if thread.name.startswith("onceflow-"):
+                thread.join()
+        heard = bool(self._from_threads)
+        while self._from_threads:
+            self._enqueue(self._nobody, self._from_threads.popleft())
+        return heard
 
     def _enqueue(self, owner: Owner, handle: asyncio.Handle) -> None:
         owner.ready.append(handle)

@@ -70,8 +70,8 @@ sayings = Pipeline(
     Stage("write", write, ready="counted", active="writing", limit=2),
     done="written",
     after_all=digest,
-    lease_seconds=2,
-    attempts=2,
+    lease_seconds=3,
+    attempts=3,
     backoff_seconds=0.2,
 )
 

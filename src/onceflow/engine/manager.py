@@ -173,7 +173,8 @@ class Manager:
                     await self._cycle()
                     if until_idle and self._stop_at is None and await self._is_idle():
                         self.stop()
-                    self._troubles = 0
+                    if not self._asked:  # otherwise it is the reply that tells
+                        self._troubles = 0
                 except StoreUnavailable as error:
                     self._trouble(error)
                 if self._is_over():
@@ -290,6 +291,7 @@ class Manager:
                 return
             raise
         self._asked.popleft()
+        self._troubles = 0
         for one, finish, kept in zip(ended, finishes, reply.kept, strict=True):
             self._settle(one, finish.change, kept)
         self._take_in(wishes, reply.claimed)
@@ -535,10 +537,15 @@ class Manager:
         await self._settle_all()
         held = await self._store.read("held", worker=self.worker.id)
         self._in_doubt = False
-        known = {one.lease.item for one in self._finished}
+        ended = {one.lease.item: one.lease.fence for one in self._finished}
         for row in held:
             plan = self._scheduler.plans.get((row["pipeline"], row["stage"]))
-            if plan is None or row["id"] in known or self._queues.holds(row["id"]):
+            if row["id"] in ended:
+                # A newer lease than the one that ended: its next stage was claimed along with the
+                # finish whose reply was lost. Look again when that finish has been answered.
+                self._in_doubt = self._in_doubt or row["fence"] != ended[row["id"]]
+                continue
+            if plan is None or self._queues.holds(row["id"]):
                 continue
             body = await self._store.read("result", item=row["id"], stage=plan.before)
             lease = Lease(

@@ -105,6 +105,8 @@ class Swept:
     due_in_ms: int | None = None
     more: bool = False
     """There are more runs to look at: ask again."""
+    missed: int = 0
+    """Gates that were due while somebody else had their runs locked: ask again soon."""
 
     @property
     def moved(self) -> bool:

@@ -508,11 +508,12 @@ async def sweep(db: Transaction, runs: Sequence[str], after: str) -> tuple[Swept
     """Take back what dead or hung workers hold, wake what is due, open gates and end runs. Nothing
     here waits for anybody: what is locked is somebody else's to do, or is done next time."""
     taken = await db.row("reclaim", most=SWEEP_MAX)
+    await db.rows("forget_partials")
     await db.rows("forget_workers", silent_ms=WORKER_FORGOTTEN_MS)
     woken = await db.row("promote", most=SWEEP_MAX)
     assert taken is not None
     assert woken is not None
-    settled, finished, page = await _settle_runs(db, runs, after)
+    settled, missed, finished, page = await _settle_runs(db, runs, after)
     due = woken["due_in_ms"]
     swept = Swept(
         taken["reclaimed"],
@@ -521,12 +522,16 @@ async def sweep(db: Transaction, runs: Sequence[str], after: str) -> tuple[Swept
         finished,
         None if due is None else max(0, due),
         bool(page),
+        missed,
     )
     return swept, page
 
 
-async def _settle_runs(db: Transaction, runs: Sequence[str], after: str) -> tuple[int, int, str]:
-    """Open the gates that are due and end the runs that are over; where to go on next time."""
+async def _settle_runs(
+    db: Transaction, runs: Sequence[str], after: str
+) -> tuple[int, int, int, str]:
+    """Open the gates that are due, count those that others had locked, and end the runs that are
+    over; where to go on next time."""
     page = await db.rows("unfinished_runs", ids=list(runs), after=after, most=SWEEP_MAX)
     over = [row["id"] for row in page if row["settled_at"] is not None]
     looked_at = [row for row in page if row["sealed"] and row["settled_at"] is None]
@@ -544,7 +549,8 @@ async def _settle_runs(db: Transaction, runs: Sequence[str], after: str) -> tupl
     over += [row["id"] for row in opened if row["gate_stage"] is None]
     ended = await db.rows("run_finish", runs=over) if over else []
     paged = [row["id"] for row in page if row["paged"]]
-    return len(opened), len(ended), paged[-1] if len(paged) >= SWEEP_MAX else ""
+    page_end = paged[-1] if len(paged) >= SWEEP_MAX else ""
+    return len(opened), len(due) - len(opened), len(ended), page_end
 
 
 # --- operators ---------------------------------------------------------------------------------

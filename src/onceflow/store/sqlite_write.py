@@ -309,7 +309,6 @@ def _finish_alike(
             db, "finish_results", bodies=json.dumps(bodies), stage=stage, generation=generation,
             now=now,
         )  # fmt: skip
-    run(db, "drop_partials", ids=json.dumps(list(ids)))
     return {(item, held[item]) for item in ids}
 
 
@@ -378,7 +377,7 @@ def admit(
         raise StoreError(f"run {run_id} is sealed; add to a new run")
     _make_shallower(db, wanted, known)
     ids = _insert_items(db, pipeline, run_id, fresh, now)
-    run(db, "add_members", run=run_id, ids=json.dumps([*ids, *joined]))
+    run(db, "add_members", run=run_id, now=now, ids=json.dumps([*ids, *joined]))
     run(db, "run_accept", id=run_id, count=len(ids) + len(joined), seal=int(seal))
     return Added(run_id, len(fresh), len(known), over)
 
@@ -454,7 +453,7 @@ def reclaim(db: apsw.Connection, boot: str, now: int) -> int:
         ])  # fmt: skip
     if events:
         run(db, "insert_events", rows=json.dumps(events), now=now)
-        run(db, "drop_partials", ids=json.dumps([row[0] for row in taken]))
+    run(db, "forget_partials")
     run(db, "forget_workers", boot=boot, now=now, silent_ms=WORKER_FORGOTTEN_MS)
     return len(taken)
 
@@ -535,7 +534,6 @@ def act(
     ]  # fmt: skip
     if events:
         run(db, "insert_events", rows=json.dumps(events), now=now)
-        run(db, "drop_partials", ids=json.dumps([row[0] for row in changed]))
     return [row[0] for row in changed]
 
 

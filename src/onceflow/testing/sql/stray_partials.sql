@@ -1,3 +1,3 @@
--- texts in progress that belong to no live lease.
+-- texts in progress that no attempt can have written. Those of attempts that are over are only not read.
 SELECT p.item, p.fence, i.fence, i.phase FROM partial AS p JOIN item AS i ON i.id = p.item
- WHERE i.phase <> 'active' OR p.fence <> i.fence
+ WHERE p.fence > i.fence

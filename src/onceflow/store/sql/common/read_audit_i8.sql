@@ -11,7 +11,7 @@ UNION ALL
 SELECT m.item, r.id, 'the gate opened while item ' || m.item || ' was not settled'
   FROM run AS r
   JOIN event AS g ON g.item = r.gate_item AND g.n = 1
-  JOIN member AS m ON m.run = r.id
+  JOIN member AS m ON m.run = r.id AND m.since <= g.at  -- who joined later kept nothing shut
   JOIN event AS e ON e.item = m.item AND e.n = (
          SELECT max(last.n) FROM event AS last
           WHERE last.item = m.item AND last.seq < g.seq AND last.kind <> 'reopened')

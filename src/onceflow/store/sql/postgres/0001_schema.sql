@@ -150,12 +150,13 @@ CREATE TABLE event (
   data       text
 );
 CREATE UNIQUE INDEX event_of_item ON event (item, n) WHERE item IS NOT NULL;
-CREATE INDEX event_by_seq ON event (seq);
+CREATE INDEX event_by_seq ON event USING brin (seq);  -- rows lie in its order, nearly
 CREATE INDEX event_by_commit ON event (xid, seq);
 
 CREATE TABLE member (
-  run  text COLLATE "C" NOT NULL,
-  item bigint NOT NULL,
+  run   text COLLATE "C" NOT NULL,
+  item  bigint NOT NULL,
+  since bigint NOT NULL,
   PRIMARY KEY (run, item)
 );
 CREATE INDEX member_of ON member (item, run);

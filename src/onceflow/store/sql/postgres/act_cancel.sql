@@ -18,6 +18,5 @@ changed AS (
             item.attempt, c.now),
 logged AS (
   INSERT INTO event (at, kind, item, n, run, stage, phase, generation, fence, attempt, data)
-  SELECT now, :kind, id, version, run, stage, phase, generation, fence, attempt, :data FROM changed ORDER BY id),
-dropped AS (DELETE FROM partial USING changed WHERE partial.item = changed.id)
+  SELECT now, :kind, id, version, run, stage, phase, generation, fence, attempt, :data FROM changed ORDER BY id)
 SELECT id FROM changed ORDER BY id

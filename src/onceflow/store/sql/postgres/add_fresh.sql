@@ -44,7 +44,7 @@ logged AS (
    ORDER BY m.id, e.n),
 told AS (  -- who could not claim them leaves them to others
   SELECT pg_notify('onceflow', :sender) FROM (SELECT 1 FROM made WHERE fence = 0 LIMIT 1) AS ready),
-joined AS (INSERT INTO member (run, item) SELECT :run, id FROM made),
+joined AS (INSERT INTO member (run, item, since) SELECT :run, id, created_at FROM made),
 stored AS (
   INSERT INTO result (item, stage, generation, at, body)
   SELECT m.id, '', 1, m.created_at, s.body FROM made AS m JOIN seed AS s ON s.id = m.id WHERE s.body IS NOT NULL)

@@ -13,5 +13,5 @@ made AS (
 logged AS (
   INSERT INTO event (at, kind, item, n, run, stage, phase, generation, fence, attempt)
   SELECT created_at, 'added', id, 1, :run, :stage, :phase, 1, 0, 0 FROM made ORDER BY id),
-joined AS (INSERT INTO member (run, item) SELECT :run, id FROM made)
+joined AS (INSERT INTO member (run, item, since) SELECT :run, id, created_at FROM made)
 SELECT id FROM made

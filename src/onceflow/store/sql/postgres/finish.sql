@@ -37,6 +37,5 @@ logged AS (
     FROM unnest(CAST(:more_places AS bigint[]), CAST(:more_numbers AS bigint[]),
                 CAST(:more_kinds AS text[]), CAST(:more_datas AS text[]))
          AS e (place, number, kind, data)
-    JOIN moved AS m ON m.place = e.place),
-dropped AS (DELETE FROM partial USING moved AS m WHERE partial.item = m.item)
+    JOIN moved AS m ON m.place = e.place)
 SELECT array_agg(place) AS kept FROM moved

@@ -35,6 +35,5 @@ logged AS (
   SELECT now, CASE WHEN phase = 'failed' THEN 'failed' ELSE 'reclaimed' END, id, version, run, stage, phase,
          generation, fence, attempt,
          CASE WHEN phase = 'failed' THEN CAST(json_build_object('error', error, 'code', 'poison') AS text) END
-    FROM taken ORDER BY id),
-dropped AS (DELETE FROM partial USING taken WHERE partial.item = taken.id)
+    FROM taken ORDER BY id)
 SELECT count(*) AS reclaimed FROM taken

@@ -136,8 +136,9 @@ CREATE TABLE event (
 CREATE UNIQUE INDEX event_of_item ON event (item, n) WHERE item IS NOT NULL;
 
 CREATE TABLE member (
-  run  TEXT NOT NULL,
-  item INTEGER NOT NULL,
+  run   TEXT NOT NULL,
+  item  INTEGER NOT NULL,
+  since INTEGER NOT NULL,
   PRIMARY KEY (run, item)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX member_of ON member (item, run);

@@ -524,13 +524,16 @@ class Manager:
         self._sweep_at = now + self._settings.cleanup_seconds
         if swept.due_in_ms is not None:
             self._sweep_at = min(self._sweep_at, now + max(swept.due_in_ms, 1) / 1000)
+        if swept.missed:  # another sweep had them locked, and may have looked too early itself
+            self._settled_runs.update(runs)
+            self._sweep_at = min(self._sweep_at, now + SETTLE_SECONDS)
         if swept.more:
             self._sweep_at = now
         if swept.moved:
             self._scheduler.wake()
             self._bus.poke()
             self._news.set()
-        return swept.moved or swept.more
+        return swept.moved or swept.more or bool(swept.missed)
 
     async def _adopt(self) -> None:
         """A claim's reply was lost: find out what it gave, by reading."""

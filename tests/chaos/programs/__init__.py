@@ -1,0 +1,1 @@
+"""Pipelines that the scenarios give to real workers, each a FILE.py of its own."""

@@ -23,13 +23,19 @@ async def failure(waited: Awaitable[object]) -> str:
     return f"{type(caught.value).__name__.lower()} {caught.value.code}"
 
 
-async def failure_beside_others(http: Http, site: Site, url: str) -> str:
-    """The failure of a hostile URL while ten ordinary pages of the same site are fetched."""
+async def failure_beside_others(
+    http: Http, site: Site, url: str, *, patient: Http | None = None
+) -> str:
+    """The failure of a hostile URL while ten ordinary pages of the same site are fetched.
+
+    `patient` fetches those where `http` has so little time that a busy machine could use it up.
+    """
     for number in range(10):
         site.answer(f"/ordinary/{number}", f"page {number}")
     async with asyncio.TaskGroup() as tasks:
         hostile = tasks.create_task(failure(http.get(url)))
-        others = [tasks.create_task(http.get(site.url(f"/ordinary/{n}"))) for n in range(10)]
+        ordinary = [site.url(f"/ordinary/{number}") for number in range(10)]
+        others = [tasks.create_task((patient or http).get(one)) for one in ordinary]
     pages: list[Page] = [other.result() for other in others]
     assert [page.text for page in pages] == [f"page {number}" for number in range(10)]
     return hostile.result()

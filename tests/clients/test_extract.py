@@ -34,7 +34,8 @@ PAGE = f"""<!doctype html><html lang="en-GB"><head><title>A new bridge</title>
 
 @pytest.fixture
 async def extractor() -> AsyncIterator[Extractor]:
-    async with Extractor(ExtractSettings(processes=1)) as extractor:
+    # Much time: how long a page may take is not what these are about, and machines are busy.
+    async with Extractor(ExtractSettings(processes=1, seconds=60)) as extractor:
         yield extractor
 
 
@@ -84,9 +85,10 @@ async def test_several_at_once_keep_their_own_results() -> None:
 
 @pytest.mark.parametrize("depth", [260, 10_000, 1_000_000])
 async def test_D06_deep_nesting(extractor: Extractor, depth: int) -> None:
-    page = "<html><body>" + "<div>" * depth + f"<p>{SENTENCES}</p>" + "</div>" * depth
+    page = "<title>T</title><body>" + "<div>" * depth + f"<p>{SENTENCES}</p>" + "</div>" * depth
     found = await extractor.extract(page, url=URL)
     assert "rebuild the old harbour bridge" in found.text
+    assert found.title == "T"
     if depth > 2048:
         assert found.method == "plain"  # kept, and marked
 
@@ -200,8 +202,9 @@ async def test_D16_a_million_links() -> None:
     page = f"<html><body><p>{SENTENCES * 3}</p>{links}</body></html>"
     async with Extractor(ExtractSettings(processes=1, seconds=60)) as extractor:
         found = await extractor.extract(page, url=URL)
-    assert len(found.links) <= 1000
+    assert len(found.links) <= 1000  # none, where the tree does not fit the child's memory
     assert "council" in found.text
+    assert found.method == "plain"
 
 
 async def test_D16_links_are_judged(extractor: Extractor) -> None:
@@ -267,7 +270,8 @@ async def test_D21_the_child_dies_and_the_parent_lives(
     tmp_path: Path, body: str, kind: str
 ) -> None:
     script = misbehaving(tmp_path, body)
-    settings = ExtractSettings(processes=1, seconds=2 if kind == "permanent" else 10)
+    for_ever = "while" in body or "pause" in body
+    settings = ExtractSettings(processes=1, seconds=3 if for_ever else 60)
     async with Extractor(settings, child=script) as extractor:
         assert (await extractor.extract("good")).text == "good"
         if "rubbish" not in body:

@@ -21,8 +21,9 @@ MIB = 1024 * 1024
 
 async def test_P01_never_answers(make_http: MakeHttp, site: Site) -> None:
     site.script("/", Exchange.gone)
-    http = make_http(fetch_seconds=0.5)
-    assert await failure_beside_others(http, site, site.url()) == "transient timeout"
+    http, patient = make_http(fetch_seconds=0.5), make_http()
+    kind = await failure_beside_others(http, site, site.url(), patient=patient)
+    assert kind == "transient timeout"
 
 
 @pytest.mark.parametrize("head", [b"HTTP/1.1 200 OK\r\nX: ", b"HTTP/1.1 200 OK\r\n\r\n"])
@@ -36,8 +37,9 @@ async def test_P02_P03_trickling_does_not_extend_the_deadline(
             await asyncio.sleep(0.001)
 
     site.script("/", trickle)
-    http = make_http(fetch_seconds=0.5)
-    assert await failure_beside_others(http, site, site.url()) == "transient timeout"
+    http, patient = make_http(fetch_seconds=0.5), make_http()
+    kind = await failure_beside_others(http, site, site.url(), patient=patient)
+    assert kind == "transient timeout"
 
 
 async def test_P04_endless_body(http: Http, site: Site) -> None:

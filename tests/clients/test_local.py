@@ -37,30 +37,19 @@ async def local() -> AsyncIterator[Llm]:
 
 
 @needs_model
-async def test_local_streams_with_usage_while_the_loop_goes_on(local: Llm) -> None:
-    ticks = 0
-
-    async def tick() -> None:
-        nonlocal ticks
-        while True:
-            ticks += 1
-            await asyncio.sleep(0)
-
-    ticking = asyncio.create_task(tick())
-    stream = local.stream("Summarize in one sentence.", data=TEXT, output_tokens_max=40)
+async def test_local_streams_with_usage(local: Llm) -> None:
+    stream = local.stream("Name three colours.", output_tokens_max=12)
     parts = [part async for part in stream]
-    ticking.cancel()
     assert len(parts) > 5
     assert stream.text.strip()
     assert stream.finish in ("stop", "length")
-    assert 0 < stream.usage.output_tokens <= 40
+    assert 0 < stream.usage.output_tokens <= 12
     assert not stream.usage.estimated
-    assert ticks > len(parts)
 
 
 @needs_model
 async def test_local_calls_take_turns_and_can_be_left(local: Llm) -> None:
-    left = local.stream("Count to one thousand.", output_tokens_max=400)
+    left = local.stream("Count to one thousand.", output_tokens_max=50)
     await anext(left)
     await left.aclose()
     first, second = (local.stream("Say hello.", output_tokens_max=8) for _ in range(2))
@@ -79,11 +68,11 @@ async def test_M10_local_context_too_long(local: Llm) -> None:
 async def test_local_as_an_openai_compatible_peer(peer: Any) -> None:
     base = f"{peer.listening_address}/v1"
     async with Llm("openai:smollm2", base_url=base, api_key="peer-key", context_tokens=1024) as llm:
-        stream = llm.stream("Summarize in one sentence.", data=TEXT, output_tokens_max=40)
+        stream = llm.stream("Summarize in one sentence.", data=TEXT, output_tokens_max=20)
         parts = [part async for part in stream]
         assert len(parts) > 5
         assert not stream.usage.estimated
-        assert stream.usage.output_tokens <= 40
+        assert stream.usage.output_tokens <= 20
         long = llm.stream("hello " * 3000)
         assert await failure(long.read()) == "permanent context_too_long"
 

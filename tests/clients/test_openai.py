@@ -135,7 +135,7 @@ async def test_M03_a_stream_that_stops(site: Site) -> None:
         await exchange.gone()
 
     site.script(PATH, three)
-    limits = LlmLimits(idle_seconds=0.1)
+    limits = LlmLimits(idle_seconds=1)
     async with Llm("openai:m", base_url=site.url("/v1"), api_key=KEY, limits=limits) as llm:
         stream = llm.stream("go")
         assert await failure(stream.read()) == "transient timeout"

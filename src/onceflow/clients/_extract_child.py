@@ -52,9 +52,10 @@ def extract(request: dict[str, Any]) -> dict[str, Any]:
     """`html`, `url` -> text, markdown, title, author, date, language, canonical, hrefs, method."""
     html: str = request["html"]
     found: dict[str, Any] = {"text": "", "markdown": "", "method": "none"}
-    tree = _parse(html)
+    tree, sound = _parse(html)
     if tree is not None:
         found |= _about(tree)
+    if sound:
         import trafilatura  # noqa: F401 - a missing library is not the page's fault: see serve()
 
         # Whatever goes wrong in a stranger's page inside a stranger's library, the plain text is
@@ -63,11 +64,11 @@ def extract(request: dict[str, Any]) -> dict[str, Any]:
             found |= _main_text(tree, request, fast=True)
         if len(found["text"]) < SHORT_CHARS:
             with contextlib.suppress(Exception):
-                again = _main_text(_parse(html), request, fast=False)
+                again = _main_text(_parse(html)[0], request, fast=False)
                 if len(again["text"]) > len(found["text"]):
                     found |= again
     if not found["text"]:
-        plain = _plain(html, tree)
+        plain = _plain(html, tree if sound else None)
         if plain:
             found |= {"text": plain, "markdown": plain, "method": "plain"}
     return found
@@ -82,7 +83,11 @@ def _plain(html: str, tree: Any) -> str:
     return str(_text_module().strip_markup(html, is_html=True)).strip()
 
 
-def _parse(html: str) -> Any:
+def _parse(html: str) -> tuple[Any, bool]:
+    """The tree, hidden parts dropped, and whether it is fit for more than a glance.
+
+    It is not if it is too deep or too large: what the page says of itself can still be read.
+    """
     from lxml import etree
     from lxml.html import (  # type: ignore[import-untyped]  # has no types
         HTMLParser,
@@ -96,9 +101,9 @@ def _parse(html: str) -> Any:
     try:
         tree = document_fromstring(html.encode("utf-8", "replace"), parser=parser)
     except (etree.ParserError, etree.XMLSyntaxError, ValueError, AssertionError):
-        return None
+        return None, False
     if any(error.level_name == "FATAL" for error in parser.error_log):
-        return None  # deeper than the parser goes: the tree ends where it gave up
+        return tree, False  # deeper than the parser goes: the tree ends where it gave up
     hidden: list[Any] = []
     nodes = depth = 0
     for event, element in etree.iterwalk(tree, events=("start", "end")):
@@ -107,12 +112,12 @@ def _parse(html: str) -> Any:
             continue
         nodes, depth = nodes + 1, depth + 1
         if nodes > NODES_MAX or depth > DEPTH_MAX:
-            return None
+            return tree, False
         if _is_hidden(element):
             hidden.append(element)
     for element in hidden:
         _drop(element)
-    return tree if len(tree) else None
+    return tree, len(tree) > 0
 
 
 def _is_hidden(element: Any) -> bool:

@@ -165,10 +165,6 @@ class Oracle:
         for row in rows:
             self._judge(process, row, on_event)
         self._count_leases()
-        for item, fence, now, phase in self.rows("stray_partials"):
-            self._journal.violate(
-                f"I1: item {item} is {phase} at fence {now}, but the text of fence {fence} is kept"
-            )
 
     def _judge(
         self, process: str, row: Any, on_event: Callable[[str, int, str | None, Any], None]
@@ -304,6 +300,8 @@ class Oracle:
                 violate(f"{run} accepted {accepted} items, {most} may")
             if not sealed:
                 violate(f"{run} was never sealed")
+        for item, fence, now, phase in self.rows("stray_partials"):
+            violate(f"item {item} is {phase} at fence {now}, the text of fence {fence} is left")
         for item, stage, generation, body, fence in self.rows("all_results"):
             if (item, fence) not in self.returned:
                 violate(f"item {item}: the result of {stage} {generation} was returned by nobody")

@@ -75,7 +75,7 @@ class Extractor:
     ) -> Extracted:
         """Raises `Permanent` or `Transient` with the code `extract_failed`, and nothing else.
 
-        Markdown costs half as much again, so it is made only if asked for.
+        Markdown takes about a quarter more time, so it is made only if asked for.
         """
         pool = await self._pools.get()
         request = {"html": html, "url": url, "markdown": markdown}

@@ -1,0 +1,111 @@
+"""`python -m bench`: everything in one run. See `docs/benchmarks.md`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from bench import machine, report
+from bench.plan import ROWS, STORES
+from bench.report import Line
+from bench.run import REPEATS, Bench, Missing, Outcome, Run
+
+CLAIM_ROWS = (10_000, 5_000_000)
+MEMORY_ITEMS = 1_000_000
+QUICK_SHARE = 10
+
+MEASURES = ("rate", "pipeline3", "pickup", "pickup_other", "idle", "claim", "memory")
+
+
+def main() -> int:
+    options = _options()
+    began = time.perf_counter()
+
+    def say(text: str) -> None:
+        print(f"[{time.perf_counter() - began:5.0f} s] {text}", file=sys.stderr, flush=True)
+
+    outcomes: list[Outcome] = []
+    lines: list[Line] = []
+    others: list[Run] = []
+    with tempfile.TemporaryDirectory(prefix="onceflow-bench-") as folder:
+        bench = Bench(Path(folder), say)
+        with bench.running():
+            for row in ROWS:
+                if row.measure in options.only and row.store in options.stores:
+                    outcomes.append(bench.contest(row, options.quick, options.repeat))
+                    lines.append(report.contest_line(outcomes[-1]))
+            lines += [
+                report.cpu_line(outcome) for outcome in outcomes if outcome.row.more_is_better
+            ]
+            lines += _growth(bench, options, others)
+    runs = [run for outcome in outcomes for run in outcome.runs] + others
+    minutes = (time.perf_counter() - began) / 60
+    print(report.details(outcomes))
+    print()
+    print(report.table(lines))
+    print()
+    print(f"{report.weather_line(runs)}; {minutes:.0f} min; {machine.description()}")
+    if options.json:
+        options.json.write_text(json.dumps(_document(options, outcomes, others, lines), indent=1))
+    return 0
+
+
+def _growth(bench: Bench, options: argparse.Namespace, others: list[Run]) -> list[Line]:
+    """What must not grow: claim time with the table, memory with the items."""
+    share = QUICK_SHARE if options.quick else 1
+    rows = (CLAIM_ROWS[0], CLAIM_ROWS[1] // share)
+    items = MEMORY_ITEMS // share
+    lines = []
+    for store in options.stores:
+        try:
+            if "claim" in options.only:
+                others.append(bench.claim_sizes(store, rows))
+                lines.append(report.claim_line(store, others[-1]))
+            if "memory" in options.only:
+                others.append(bench.memory(store, items))
+                lines.append(report.memory_line(store, others[-1]))
+        except Missing as reason:
+            bench.say(f"  {reason}")
+            lines.append(report.missing_line("claim p50, memory", store, str(reason)))
+    return lines
+
+
+def _document(
+    options: argparse.Namespace,
+    outcomes: list[Outcome],
+    others: list[Run],
+    lines: list[Line],
+) -> dict[str, Any]:
+    return {
+        "machine": machine.description(),
+        "quick": options.quick,
+        "table": report.as_json(lines),
+        "contests": [outcome.as_json() for outcome in outcomes],
+        "growth": [asdict(run) for run in others],
+    }
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m bench", description="Measure Onceflow beside raw SQL and its peers."
+    )
+    parser.add_argument("--quick", action="store_true", help="about a tenth of the items")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="every single figure, as JSON")
+    parser.add_argument("--repeat", type=int, default=REPEATS, metavar="N", help="runs of each")
+    parser.add_argument(
+        *("--only", "-o"), nargs="+", choices=MEASURES, default=MEASURES, help="these rows only"
+    )
+    parser.add_argument(
+        "--stores", nargs="+", choices=STORES, default=STORES, help="these stores only"
+    )
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""The contestants, one file each. `bench/plan.py` lists them with the settings that are tried."""

@@ -286,6 +286,40 @@ async def test_numbers_and_transactions_may_cross_and_nothing_is_seen_twice(
     assert seen == ["b1", "b2", "a1", "a2"]
 
 
+async def test_a_reader_who_comes_back_goes_on_where_he_was(
+    store: PostgresStore, postgres_url: str, raw: Callable[[], Awaitable[Any]]
+) -> None:
+    connection = await raw()
+    for number in range(20):
+        await connection.execute(
+            "INSERT INTO event (at, kind, run) VALUES (1, $1, 'r')", f"e{number}"
+        )
+    other = PostgresStore(postgres_url)  # another process: it never saw the cursor
+    await other.open([NEWS])
+    for most in (1, 7, 19):
+        page = await store.read("events", after=0, **{**ANY_EVENT, "most": most})
+        for reader in (store, other):
+            rest = await reader.read("events", after=page[-1]["seq"], **ANY_EVENT)
+            assert [row["kind"] for row in rest] == [f"e{at}" for at in range(most, 20)]
+            assert "xid" not in rest[0]
+    await other.close()
+
+
+async def test_few_cursors_are_remembered(
+    store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres_module, "CURSORS_KEPT", 3)
+    await store.add(Add(NEWS, "r1", [Seed(f"k{at}") for at in range(10)]))
+
+    after, seen = 0, 0
+    while page := await store.read("events", after=after, **{**ANY_EVENT, "most": 1}):
+        after, seen = page[-1]["seq"], seen + 1
+
+    assert seen == 10
+    assert len(store._cursors) == 3
+    assert len(await store.read("events", after=0, **ANY_EVENT)) == 10
+
+
 async def test_after_a_cursor_that_was_pruned_nothing_is_missed(
     store: PostgresStore, raw: Callable[[], Awaitable[Any]]
 ) -> None:

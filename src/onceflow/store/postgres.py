@@ -49,6 +49,7 @@ from onceflow.store.rules import others_may_act
 T = TypeVar("T")
 CONNECTIONS_MAX = 6
 SERVER_VERSION_MIN = 14
+CURSORS_KEPT = 1000
 
 
 class PostgresStore:
@@ -74,6 +75,7 @@ class PostgresStore:
         self._pipelines: dict[str, Pipeline] = {}
         self._bounded: set[tuple[str, str]] = set()
         self._run_page = ""
+        self._cursors = {0: "0"}
         self._pool: Pool | None = None
         self._wake: Callable[[], None] = _nobody
         self._watcher: asyncio.Task[None] | None = None
@@ -254,8 +256,11 @@ class PostgresStore:
 
     async def read(self, query: str, **parameters: Any) -> list[Row]:
         name = f"read_{query}"
+        is_history = query == "events"
+        if is_history:
+            parameters["after_xid"] = self._cursors.get(parameters["after"])
 
-        async def work(db: Transaction) -> list[Row]:
+        async def work(db: Transaction) -> list[dict[str, Any]]:
             if db.now is None and "now" in numbered("postgres", name)[1]:
                 clock = await db.row("read_now")
                 assert clock is not None
@@ -263,7 +268,19 @@ class PostgresStore:
             rows = await db.rows(name, READ_SECONDS_MAX, **parameters)
             return [dict(row) for row in rows]
 
-        return await self._require_pool().transaction(READ, work, stores=False)
+        page = await self._require_pool().transaction(READ, work, stores=False)
+        if is_history:
+            self._keep_cursor(page)
+        return list[Row](page)
+
+    def _keep_cursor(self, page: list[dict[str, Any]]) -> None:
+        """Whoever goes on reading after these events needs no look-up of the last one's
+        transaction, and is not to be bothered with it."""
+        xids = [row.pop("xid") for row in page]
+        if page:
+            self._cursors[page[-1]["seq"]] = xids[-1]
+            while len(self._cursors) > CURSORS_KEPT:
+                del self._cursors[next(iter(self._cursors))]
 
     def watch(self, wake: Callable[[], None]) -> None:
         self._wake = wake

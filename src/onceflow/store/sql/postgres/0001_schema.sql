@@ -150,7 +150,8 @@ CREATE TABLE event (
   data       text
 );
 CREATE UNIQUE INDEX event_of_item ON event (item, n) WHERE item IS NOT NULL;
-CREATE INDEX event_by_seq ON event USING brin (seq);  -- rows lie in its order, nearly
+-- Rows lie nearly in the order of their numbers. Only a reader who comes back looks a number up.
+CREATE INDEX event_by_seq ON event USING brin (seq) WITH (pages_per_range = 32, autosummarize = on);
 CREATE INDEX event_by_commit ON event (xid, seq);
 
 CREATE TABLE member (

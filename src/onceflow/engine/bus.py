@@ -63,15 +63,15 @@ class Bus:
     """All watchers of this process."""
 
     def __init__(self) -> None:
-        self._subscriptions: set[Subscription] = set()
+        self._subscriptions: dict[Subscription, None] = {}  # in the order they came
 
     def subscribe(self) -> Subscription:
         subscription = Subscription()
-        self._subscriptions.add(subscription)
+        self._subscriptions[subscription] = None
         return subscription
 
     def unsubscribe(self, subscription: Subscription) -> None:
-        self._subscriptions.discard(subscription)
+        self._subscriptions.pop(subscription, None)
 
     def poke(self) -> None:
         """Something was committed."""

@@ -160,12 +160,20 @@ class Flow:
             new, known = new + added.new, known + added.known
             over += added.over_budget
         if refresh and known:
-            await self.retry(
-                chosen, keys=[seed.key for seed in seeds], from_stage=chosen.first.name, run=run
-            )
+            before = await self._known_before(chosen, seeds, run)
+            await self.retry(chosen, keys=before, from_stage=chosen.first.name)
         if refresh and seal:  # not before: the gate would open over the results of before
             await self.seal(chosen, run)
         return Added(run, new, known, over)
+
+    async def _known_before(self, pipeline: Pipeline, seeds: Sequence[Seed], run: str) -> list[int]:
+        """Of items that were just added to a run: those that an earlier one had brought in."""
+        ids: list[int] = []
+        for seed in seeds:
+            with suppress(UnknownItem):  # it was over the budget
+                row = await self._row(pipeline, seed.key)
+                ids += [row["id"]] if row["run"] != run else []
+        return ids
 
     async def seal(self, pipeline: Pipeline | str, run: str) -> None:
         """No more items are coming from outside: the run's gate may open."""

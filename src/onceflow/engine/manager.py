@@ -11,7 +11,7 @@ import asyncio
 import logging
 import os
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence, Set
 from typing import Any, NamedTuple
 
 from onceflow.core.errors import OnceflowError, Permanent, StoreUnavailable
@@ -292,8 +292,11 @@ class Manager:
             raise
         self._asked.popleft()
         self._troubles = 0
+        claimed = {plan.key for plan, _ in wishes}
         for one, finish, kept in zip(ended, finishes, reply.kept, strict=True):
             self._settle(one, finish.change, kept)
+            if kept:  # a claim of another exchange may have looked before this was committed
+                self._hunger_after(one.plan, finish.change, seen=claimed)
         self._take_in(wishes, reply.claimed)
         self._bus.poke()
 
@@ -368,12 +371,15 @@ class Manager:
         else:
             self.tally.finished += 1
 
-    def _hunger_after(self, plan: Plan, change: Transition) -> None:
-        """What a transition makes claimable, in this process's view."""
+    def _hunger_after(
+        self, plan: Plan, change: Transition, seen: Set[StageKey] = frozenset()
+    ) -> None:
+        """What a transition makes claimable, in this process's view. A stage that was `seen` was
+        claimed in the same transaction."""
         following = self._scheduler.plans.get((plan.pipeline.name, change.stage))
-        if following is not None and change.phase is Phase.READY:
+        if following is not None and change.phase is Phase.READY and following.key not in seen:
             following.hungry = True
-        if plan.stage.bounded:
+        if plan.stage.bounded and plan.key not in seen:
             plan.hungry = True
 
     def _take_in(
@@ -438,7 +444,7 @@ class Manager:
             await asyncio.sleep(0)
             return
         now = self._loop.time()
-        if self._troubles:
+        if self._troubles and not self._asked:
             pause = min(self._settings.patience_seconds, 0.05 * 2 ** min(self._troubles, 10))
             await asyncio.sleep(pause)
             return

@@ -12,14 +12,12 @@ from urllib.parse import urlsplit
 
 from onceflow import Done, Item, Json, Lane, Pause, Permanent, Pipeline, Stage, Usage, Work
 from onceflow.clients import Extracted, Extractor, Http, Llm, Page, canonical
-from onceflow.clients.llm import SUMMARY_PROMPT
+from onceflow.clients.llm import STAGE_CODES, SUMMARY_PROMPT
 
 SCRAPES_MAX = 8
 DIGEST_WORDS = 200
 DIGEST_CHARS_MAX = 200_000
 NOTHING = "nothing to summarize: the page has no text"
-UNUSABLE_CODES = frozenset({"wrong_key", "no_model"})
-"""The model cannot be used by anybody: the stage pauses instead of failing every item."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +66,7 @@ class Summarize:
             async for part in stream:
                 work.emit("summary_partial", text=part)
         except Permanent as error:
-            if error.code in UNUSABLE_CODES:
+            if error.code in STAGE_CODES:
                 raise Pause(str(error), code=error.code) from error
             raise
         usage = stream.usage

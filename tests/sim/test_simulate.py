@@ -11,7 +11,7 @@ from onceflow.testing import simulate
 from onceflow.testing.simcheck import BRANCHES
 from onceflow.testing.simulate import main, play
 
-SEEDS = 160
+SEEDS = 140
 CHUNK = 20
 
 
@@ -52,11 +52,11 @@ def test_different_seeds_are_different_stories() -> None:
 def test_the_rare_branches_have_names_and_most_are_taken_by_a_few_seeds() -> None:
     assert len(BRANCHES) == len(set(BRANCHES)) >= 25
     branches: Counter[str] = Counter()
-    for seed in range(SEEDS, SEEDS + 60):
+    for seed in range(SEEDS, SEEDS + 40):
         branches += play(seed).branches
 
     assert branches.keys() <= set(BRANCHES)
-    assert len(branches) >= 40, sorted(set(BRANCHES) - branches.keys())
+    assert len(branches) >= 35, sorted(set(BRANCHES) - branches.keys())
 
 
 def test_a_violation_is_printed_with_the_command_that_replays_it(

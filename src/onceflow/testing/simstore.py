@@ -181,7 +181,8 @@ class Process:
             self.net.loop.stop_owner(self.owner)
             self.ended()
 
-    def ended(self) -> None:
+    def ended(self, _: object = None) -> None:
+        """Its program is over, one way or the other."""
         if not self.gone.done():
             self.gone.set_result(None)
 

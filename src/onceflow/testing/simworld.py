@@ -64,6 +64,8 @@ class World:
         self.weather = draw_weather(self.random)
         self.submissions = draw_submissions(self.random, self.storm_seconds)
         self.count = self.random.choice([2, 2, 3, 4])
+        self.held_for_ever = self.random.random() < 0.3
+        """Whether what waits for a trigger is left waiting at the end."""
         self.db = apsw.Connection(":memory:", statementcachesize=300)
         self.db.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
         _migrate(self.db, "simulated")
@@ -88,7 +90,7 @@ class World:
             process = Process(self.net, f"p{number}.{start}")
             self.current[number] = process
             task = self.loop.spawn(process.owner, self._live(process))
-            task.add_done_callback(lambda _, process=process: process.ended())  # type: ignore[misc]
+            task.add_done_callback(process.ended)
             await process.gone
             del self.current[number]
             if process.alive and task.exception() is not None:
@@ -263,7 +265,6 @@ class World:
         for stage in self.load.pipeline.every_stage:
             await flow.resume(self.load.pipeline, stage.name)
             await flow.limit(self.load.pipeline, stage.name, None)
-        self.held_for_ever = self.random.random() < 0.3
 
     async def _rest(self, flow: Flow) -> None:
         """Until nothing moves any more; nothing due may wait for longer than I9 allows."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import subprocess
 import sys
@@ -10,8 +11,11 @@ from pathlib import Path
 
 import pytest
 
+import onceflow
 from onceflow.core.item import Kind
 from onceflow.engine.settings import RANGES, Settings
+from onceflow.testing.llm import ScriptedLlm
+from onceflow.testing.site import FakeHttp
 
 ROOT = Path(__file__).parent.parent
 SHOWS = {
@@ -25,6 +29,24 @@ SHOWS = {
 def test_an_example_prints_what_it_should(name: str, tmp_path: Path) -> None:
     output = _run(ROOT / "examples" / f"{name}.py", tmp_path)
     assert SHOWS[name] in output
+
+
+async def test_the_style_example_runs_on_scripted_clients(tmp_path: Path) -> None:
+    spec = importlib.util.spec_from_file_location("news", ROOT / "examples" / "news.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["news"] = module
+    spec.loader.exec_module(module)
+    pages = {"https://a.test/": "A page about bread."}  # any other is not found
+    news = module.News(FakeHttp(pages), ScriptedLlm(["Bread ", "is baked."])).pipeline()
+    async with onceflow.open(tmp_path / "news.db", news) as flow:
+        await flow.add(news, ["https://a.test/", "https://b.test/"])
+        states = [(event.key, event.state) async for event in flow.run_until_idle()]
+        assert ("https://a.test/", "completed") in states
+        assert ("https://b.test/", "failed") in states
+        run = (await flow.runs())[0]
+        assert await flow.result(run.gate_item, "digest") == {"digest": "Bread is baked."}
 
 
 def test_the_readme_example_runs_as_shown(tmp_path: Path) -> None:

@@ -591,7 +591,146 @@ async def test_a_closed_store_lets_go_of_its_connections(
         continue
 
 
+# --- others at the same moment ---
+
+
+async def test_a_key_that_somebody_makes_at_the_same_moment_is_joined(
+    postgres_url: str, raw: Callable[[], Awaitable[Any]]
+) -> None:
+    async with rig(postgres_url, audit=False) as r:
+        other, watcher = await raw(), await raw()
+        making = other.transaction()
+        await making.start()
+        await other.execute(
+            "INSERT INTO item (pipeline, key, stage, phase, run, depth, version, created_at, "
+            "updated_at) VALUES ('news', 'c', 'scrape', 'ready', 'theirs', 7, 1, 0, 0)"
+        )
+        adding = asyncio.create_task(r.add(["d", "c", "b", "a"], max_items=4))
+        await _until_somebody_waits(watcher)
+        await making.commit()
+        added = await adding
+
+        assert (added.new, added.known, added.over_budget) == (3, 1, 0)
+        assert (await r.run())["accepted"] == 4
+        row = await r.item("c")
+        assert (row["run"], row["depth"]) == ("theirs", 0)
+
+
+async def test_a_run_that_somebody_begins_at_the_same_moment_is_joined(
+    postgres_url: str, raw: Callable[[], Awaitable[Any]]
+) -> None:
+    async with rig(postgres_url) as r:
+        other, watcher = await raw(), await raw()
+        beginning = other.transaction()
+        await beginning.start()
+        await other.execute(
+            "INSERT INTO run (id, pipeline, created_at) VALUES ('run-1', 'news', 0)"
+        )
+        adding = asyncio.create_task(r.add(["a", "b"]))
+        await _until_somebody_waits(watcher)
+        await beginning.commit()
+
+        assert (await adding).new == 2
+        assert (await r.run())["accepted"] == 2
+
+
+async def test_a_known_item_that_is_locked_is_waited_for_with_nothing_locked(
+    postgres_url: str, raw: Callable[[], Awaitable[Any]]
+) -> None:
+    async with rig(postgres_url) as r:
+        await r.add([Seed("deep", depth=5)], "r0")
+        await r.add(["a"], "r1", seal=False)
+        other, watcher = await raw(), await raw()
+        moving = other.transaction()
+        await moving.start()
+        await other.execute("SELECT 1 FROM item WHERE key = 'deep' FOR UPDATE")
+        adding = asyncio.create_task(r.add(["deep", "b"], "r1"))
+        await _until_somebody_waits(watcher)
+        # Whoever has the item gets at the run, because the one who waits for it let go of the run.
+        await other.execute("SELECT 1 FROM run WHERE id = 'r1' FOR UPDATE NOWAIT")
+        await moving.commit()
+
+        assert (await adding).new == 1
+        assert (await r.item("deep"))["depth"] == 0
+
+
+async def test_a_stage_that_vanished_is_named(
+    postgres_url: str, raw: Callable[[], Awaitable[Any]]
+) -> None:
+    async with rig(postgres_url, LIMITED) as r:
+        await r.claim("scrape")
+        await (await raw()).execute("DELETE FROM stage")
+
+        with refused(StoreError, "news/scrape"):
+            await r.claim("scrape")
+
+
 # --- poolers ---
+
+
+async def test_a_pooler_that_drops_our_settings_is_noticed(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connect = asyncpg.connect
+
+    async def forgetful(*arguments: Any, **options: Any) -> Any:
+        options["server_settings"] = {"application_name": "onceflow"}
+        return await connect(*arguments, **options)
+
+    monkeypatch.setattr(asyncpg, "connect", forgetful)
+    async with rig(postgres_url, LIMITED) as r:
+        await r.add("abcdef")
+        await r.work_off("scrape", "summarize")
+
+        assert await r.phases() == {"done": 6}
+
+
+async def test_a_pooler_that_refuses_our_settings_is_noticed(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connect = asyncpg.connect
+
+    async def strict(*arguments: Any, **options: Any) -> Any:
+        if set(options["server_settings"]) - {"application_name"}:
+            raise pg.ProtocolViolationError("unsupported startup parameter: search_path")
+        return await connect(*arguments, **options)
+
+    monkeypatch.setattr(asyncpg, "connect", strict)
+    async with rig(postgres_url) as r:
+        await r.add("abc")
+        await r.work_off("scrape", "summarize")
+
+        assert await r.phases() == {"done": 3}
+
+
+async def test_a_pooler_that_understands_nothing_is_named(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def broken(*arguments: Any, **options: Any) -> Any:
+        raise pg.ProtocolViolationError("unexpected message")
+
+    monkeypatch.setattr(asyncpg, "connect", broken)
+
+    with refused(StoreUnavailable, "unexpected message"):
+        await PostgresStore(postgres_url).open([NEWS])
+
+
+async def test_a_connection_that_breaks_while_it_is_rolled_back_is_dropped(
+    store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    execute = asyncpg.Connection.execute
+
+    async def break_off(self: Any, text: str, *arguments: Any, **options: Any) -> str:
+        if text == "ROLLBACK":
+            raise pg.ConnectionDoesNotExistError("gone")
+        answer: str = await execute(self, text, *arguments, **options)
+        return answer
+
+    monkeypatch.setattr(asyncpg.Connection, "execute", break_off)
+    with refused(StoreError, "no stage"):
+        await store.tune("news", "nowhere", paused=True)
+    monkeypatch.undo()
+    await store.sweep()
 
 
 async def test_without_a_statement_cache_everything_works(postgres_url: str) -> None:

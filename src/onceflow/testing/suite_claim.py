@@ -7,7 +7,7 @@ from onceflow.core.item import Seed
 from onceflow.core.pipeline import Lane, Stage
 from onceflow.core.transition import KEY_CHARS_MAX, Done, Failed, Usage, decode
 from onceflow.store.base import LANES_WALKED_MAX, Add, Claim
-from onceflow.testing.rig import MakeStore, Rig, handler, pipeline, refused
+from onceflow.testing.rig import NEWS, MakeStore, Rig, handler, pipeline, refused
 
 LIMITED = pipeline(Stage("scrape", handler, limit=3), "summarize")
 HELD = pipeline("scrape", Stage("summarize", handler, held=True))
@@ -118,6 +118,47 @@ class ClaimSuite:
             assert added.new == 2
             assert [lease.key for lease in claimed.leases] == ["a"]
             assert claimed.more
+
+    async def test_everything_that_was_added_may_be_claimed_with_it(
+        self, make_store: MakeStore
+    ) -> None:
+        async with Rig(make_store) as rig:
+            seeds = [Seed("b", {"n": 1}, depth=2), Seed("a"), Seed("b", {"n": 2})]
+            request = Add(rig.pipeline, "run-1", seeds)
+
+            added, [claimed] = await rig.store.add(request, "w", [rig.wish("scrape", 5)])
+
+            assert (added.new, added.known) == (2, 0)
+            assert sorted(lease.key for lease in claimed.leases) == ["a", "b"]
+            assert not claimed.more
+            for lease in claimed.leases:
+                assert (lease.fence, lease.attempt, lease.claimed_at) == (1, 1, rig.clock())
+                assert await rig.kinds(lease.key) == ["added", "claimed"]
+            data = {lease.key: decode(lease.data) for lease in claimed.leases}
+            assert data == {"a": None, "b": {"n": 2}}
+            assert (await rig.item("b"))["depth"] == 0
+            assert all(await rig.finish(claimed.leases))
+
+    async def test_known_and_paused_and_held_items_are_not_claimed_when_they_are_added(
+        self, make_store: MakeStore
+    ) -> None:
+        held = pipeline(Stage("scrape", handler, held=True), name="held")
+        async with Rig(make_store, NEWS, held) as rig:
+            await rig.add(["known"], "r0")
+            await rig.work_off("scrape", "summarize")
+            request = Add(NEWS, "r1", [Seed("known"), Seed("new")])
+            added, [claimed] = await rig.store.add(request, "w", [rig.wish("scrape", 5)])
+            assert (added.new, added.known) == (1, 1)
+            assert [lease.key for lease in claimed.leases] == ["new"]
+
+            await rig.store.tune("news", "scrape", paused=True)
+            request = Add(NEWS, "r2", [Seed("later")])
+            _, [claimed] = await rig.store.add(request, "w", [rig.wish("scrape", 5)])
+            assert not claimed.leases
+            request = Add(held, "r3", [Seed("a")])
+            _, [claimed] = await rig.store.add(request, "w", [rig.wish("scrape", 5, of=held)])
+            assert not claimed.leases
+            assert await rig.place("a", held) == ("scrape", "waiting")
 
     # --- turns of runs ---
 

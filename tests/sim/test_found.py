@@ -6,6 +6,7 @@ from pathlib import Path
 import apsw
 
 from onceflow import Flow, Lane, Pipeline, Settings, Stage, Work
+from onceflow.core.item import Lease
 from onceflow.store.sqlite import SqliteStore, create
 from tests.sim.kit import alone
 
@@ -84,3 +85,27 @@ def test_a_short_queue_is_not_overrun_by_a_stage_with_a_limit() -> None:
         return [event.kind async for event in flow.events()]
 
     assert "released" not in alone(pipeline, body, Settings(queue_max=1))
+
+
+def test_text_in_progress_is_not_stored_any_more_when_the_attempt_has_ended() -> None:
+    async def tell(work: Work) -> str:
+        work.emit("summary_partial", text="all of it")
+        return "all of it"
+
+    pipeline = Pipeline("quick", Stage("work", tell))
+
+    async def body(flow: Flow) -> int:
+        renewed = 0
+        renew = flow.store.renew
+
+        async def counted(lease: Lease, text: str | None = None) -> bool:
+            nonlocal renewed
+            renewed += 1
+            return await renew(lease, text)
+
+        flow.store.renew = counted  # type: ignore[method-assign]
+        await flow.add(pipeline, ["a", "b", "c"])
+        await flow.drain()
+        return renewed
+
+    assert alone(pipeline, body) == 0

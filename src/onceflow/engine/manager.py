@@ -433,6 +433,8 @@ class Manager:
             outcome = Failed("the handler was cancelled from within", "cancelled", unexpected=True)
         if processor.lease is lease:
             plan.pool.end(processor)
+            if (stream := self._streams.get(lease.item)) is not None and stream.lease is lease:
+                stream.saved = len(stream.text)  # its result says more, and is stored next
             if isinstance(outcome, Released) and outcome.pause:
                 self._pauses[plan.key] = outcome.reason
             self._finished.append(Finished(plan, processor, lease, outcome))
@@ -731,7 +733,8 @@ class Manager:
             held = await self._store.renew(stream.lease, stream.text)
             stream.saved = length
             if not held:
-                self._streams.pop(stream.lease.item, None)
+                if self._streams.get(stream.lease.item) is stream:
+                    del self._streams[stream.lease.item]
                 for plan, processor in _working(self._scheduler):
                     if processor.lease is stream.lease:
                         self._lose(plan, processor, stream.lease)

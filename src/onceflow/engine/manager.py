@@ -166,8 +166,10 @@ class Manager:
 
     async def run(self, *, until_idle: bool = False) -> None:
         """Work until stopped or, if asked so, until nothing is left to do."""
+        fence: asyncio.Task[None] | None = None
         try:
-            await self._heart.start()
+            await self._first_beat()
+            fence = asyncio.create_task(self._watch_heart())
             while True:
                 try:
                     await self._cycle()
@@ -181,7 +183,19 @@ class Manager:
                     return
                 await self._wait(until_idle)
         finally:
+            if fence is not None:
+                fence.cancel()
             await self._end()
+
+    async def _first_beat(self) -> None:
+        """Nothing is claimed before it. A database that is away at this moment is asked again."""
+        while self._stop_at is None:
+            try:
+                await self._heart.start()
+                return
+            except StoreUnavailable as error:
+                self._trouble(error)
+                await asyncio.sleep(self._pause())
 
     async def _cycle(self) -> None:
         now = self._loop.time()
@@ -292,6 +306,7 @@ class Manager:
             raise
         self._asked.popleft()
         self._troubles = 0
+        self._idle_check_at = float("-inf")
         claimed = {plan.key for plan, _ in wishes}
         for one, finish, kept in zip(ended, finishes, reply.kept, strict=True):
             self._settle(one, finish.change, kept)
@@ -447,8 +462,7 @@ class Manager:
             return
         now = self._loop.time()
         if self._troubles and not self._asked:
-            pause = min(self._settings.patience_seconds, 0.05 * 2 ** min(self._troubles, 10))
-            await asyncio.sleep(pause)
+            await asyncio.sleep(self._pause())
             return
         times = [self._scan_at, self._health_at, self._sweep_at]
         opens_at = self._scheduler.opens_at() if self._may_claim() else None
@@ -538,6 +552,7 @@ class Manager:
         if swept.more:
             self._sweep_at = now
         if swept.moved:
+            self._idle_check_at = now
             self._scheduler.wake()
             self._bus.poke()
             self._news.set()
@@ -650,6 +665,12 @@ class Manager:
         self._give_back_working("no heartbeat could be written")
         self._give_back_queued("no heartbeat could be written")
 
+    async def _watch_heart(self) -> None:
+        """Stop the work in time also while the loop waits for a database that does not answer."""
+        while True:
+            await asyncio.sleep(max(self._silence_left(), self._settings.poll_seconds))
+            self._fence_myself(self._loop.time())
+
     def _silence_left(self) -> float:
         """How long no heartbeat may be written from now on before the work must stop."""
         return self._lease_seconds * 2 / 3 - self._heart.silent_seconds()
@@ -671,6 +692,10 @@ class Manager:
         for lease in self._queues.empty():
             plan = self._scheduler.plans[lease.pipeline, lease.stage]
             self._finished.append(Finished(plan, None, lease, Released(why)))
+
+    def _pause(self) -> float:
+        """How long to leave the database alone before the next try."""
+        return min(self._settings.patience_seconds, 0.05 * 2 ** min(self._troubles, 10))
 
     def _trouble(self, error: StoreUnavailable) -> None:
         if not self._troubles:

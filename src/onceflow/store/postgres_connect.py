@@ -35,9 +35,12 @@ SESSION = {
     "search_path": "onceflow",
     "jit": "off",
     # The plans of the writes must not depend on what the statistics say at the moment: always by
-    # index, one entry after the other (which also marks the dead ones), and planned once.
+    # index, one entry after the other (which also marks the dead ones), and planned once. A LIMIT
+    # that is no constant is taken for a tenth of the table: joins must not be planned for that.
     "enable_seqscan": "off",
     "enable_bitmapscan": "off",
+    "enable_hashjoin": "off",
+    "enable_mergejoin": "off",
     "plan_cache_mode": "force_generic_plan",
     # A worker that is stopped in the middle must not hold its locks for ever.
     "idle_in_transaction_session_timeout": "30000",
@@ -46,6 +49,8 @@ SESSION = {
 PLANNED = {
     "enable_seqscan": "on",
     "enable_bitmapscan": "on",
+    "enable_hashjoin": "on",
+    "enable_mergejoin": "on",
     "plan_cache_mode": "force_custom_plan",
 }
 

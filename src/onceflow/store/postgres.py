@@ -215,7 +215,7 @@ class PostgresStore:
 
     async def sweep(self, runs: Sequence[str] = ()) -> Swept:
         async def work(db: Transaction) -> tuple[Swept, str]:
-            swept, page = await write.sweep(db, runs, self._run_page)
+            swept, page = await write.sweep(db, runs, self._run_page, self._pipelines)
             db.tell = swept.moved
             return swept, page
 

@@ -37,6 +37,8 @@ from onceflow.store.postgres_connect import Restart, Transaction, inlined
 from onceflow.store.queries import sql
 from onceflow.store.rules import (
     KIND_OF_COMMAND,
+    lanes_now,
+    names_of,
     shallowest,
     stage_rows,
     state_table,
@@ -504,7 +506,9 @@ async def beat(db: Transaction, worker: Worker, boot: str, report: str | None) -
 # --- sweep -------------------------------------------------------------------------------------
 
 
-async def sweep(db: Transaction, runs: Sequence[str], after: str) -> tuple[Swept, str]:
+async def sweep(
+    db: Transaction, runs: Sequence[str], after: str, pipelines: Mapping[str, Pipeline]
+) -> tuple[Swept, str]:
     """Take back what dead or hung workers hold, wake what is due, open gates and end runs. Nothing
     here waits for anybody: what is locked is somebody else's to do, or is done next time."""
     taken = await db.row("reclaim", most=SWEEP_MAX)
@@ -513,11 +517,12 @@ async def sweep(db: Transaction, runs: Sequence[str], after: str) -> tuple[Swept
     woken = await db.row("promote", most=SWEEP_MAX)
     assert taken is not None
     assert woken is not None
+    relaned = await _relane(db, pipelines)
     settled, missed, finished, page = await _settle_runs(db, runs, after)
     due = woken["due_in_ms"]
     swept = Swept(
         taken["reclaimed"],
-        woken["promoted"],
+        woken["promoted"] + relaned,
         settled,
         finished,
         None if due is None else max(0, due),
@@ -525,6 +530,17 @@ async def sweep(db: Transaction, runs: Sequence[str], after: str) -> tuple[Swept
         missed,
     )
     return swept, page
+
+
+async def _relane(db: Transaction, pipelines: Mapping[str, Pipeline]) -> int:
+    """Put ready items that no claim would find into the lanes that their stages have now."""
+    found = await db.rows("mislaid", pipelines=names_of(pipelines), most=SWEEP_MAX)
+    places = [(row["id"], row["pipeline"], row["stage"], row["key"], row["lane"]) for row in found]
+    lanes = lanes_now(places, pipelines)
+    if not lanes:
+        return 0
+    ids, names, stages = zip(*lanes, strict=True)
+    return len(await db.rows("relane", ids=ids, lanes=names, stages=stages))
 
 
 async def _settle_runs(

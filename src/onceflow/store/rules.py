@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from onceflow.core.item import Kind, Phase, Seed
@@ -48,6 +48,26 @@ def within_budget(
         else:
             joined[item] = None
     return fresh, list(joined), over
+
+
+def lanes_now(
+    found: Iterable[tuple[int, str, str, str, str]], pipelines: Mapping[str, Pipeline]
+) -> list[tuple[int, str, str]]:
+    """For items (id, pipeline, stage, key, lane) that no claim would find: their (id, lane, stage)
+    by the tables of this program, if those say otherwise than the items."""
+    lanes: list[tuple[int, str, str]] = []
+    for item, name, stage, key, old in found:
+        table = pipelines[name]
+        if stage in {each.name for each in table.every_stage}:
+            new = table.lane_of(table.stage(stage), key)
+            if bool(new) != bool(old):
+                lanes.append((item, new, stage))
+    return lanes
+
+
+def names_of(pipelines: Mapping[str, Pipeline]) -> str:
+    """The names of pipelines as a statement takes a list of words: each between spaces."""
+    return f" {' '.join(pipelines)} "
 
 
 def state_table(pipeline: Pipeline) -> str:

@@ -171,6 +171,7 @@ class SqliteStore:
             now = self.now()
             reclaimed = write.reclaim(db, self._boot, now)
             promoted, due_in_ms = write.promote(db, now)
+            promoted += write.relane(db, self._pipelines)
             swept, self._run_page = write.settle_runs(db, runs, self._run_page, now)
             whole = Swept(
                 reclaimed, promoted, swept.settled, swept.finished, due_in_ms,

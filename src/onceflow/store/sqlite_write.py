@@ -36,6 +36,8 @@ from onceflow.store.base import (
 from onceflow.store.queries import sql
 from onceflow.store.rules import (
     KIND_OF_COMMAND,
+    lanes_now,
+    names_of,
     shallowest,
     stage_rows,
     state_table,
@@ -464,6 +466,15 @@ def promote(db: apsw.Connection, now: int) -> tuple[int, int | None]:
     promoted = db.changes()
     due_at = run(db, "next_due").get
     return promoted, None if due_at is None else max(0, due_at - now)
+
+
+def relane(db: apsw.Connection, pipelines: Mapping[str, Pipeline]) -> int:
+    """Put ready items that no claim would find into the lanes that their stages have now."""
+    found = _rows(db, "mislaid", pipelines=names_of(pipelines), most=SWEEP_MAX)
+    lanes = lanes_now(found, pipelines)
+    if lanes:
+        run(db, "relane", rows=json.dumps(lanes))
+    return len(lanes)
 
 
 def settle_runs(

@@ -510,6 +510,47 @@ class ClaimSuite:
 
             assert sorted(lease.key[0] for lease in claimed.leases) == ["é", "漢"]
 
+    async def test_items_follow_when_a_stage_gets_lanes_or_loses_them(
+        self, make_store: MakeStore
+    ) -> None:
+        plain, laned = pipeline("fetch"), pipeline(hosts())
+        async with Rig(make_store, plain) as rig:
+            await rig.add(["a1", "a2", "b1"])
+            await rig.store.open([laned])
+            assert not (await rig.claim("fetch")).leases
+            assert (await rig.store.sweep()).promoted == 3
+            assert not (await rig.store.sweep()).moved
+            leases = (await rig.claim("fetch")).leases
+            assert [lease.key for lease in leases] == ["a1", "b1"]
+
+            await rig.store.open([plain])
+            assert not (await rig.claim("fetch")).leases
+            assert (await rig.store.sweep()).promoted == 1
+            assert [lease.key for lease in (await rig.claim("fetch")).leases] == ["a2"]
+            await rig.finish(leases)
+
+    async def test_a_program_that_knows_no_lanes_leaves_the_items_as_they_are(
+        self, make_store: MakeStore
+    ) -> None:
+        async with Rig(make_store, pipeline("fetch", "next")) as rig:
+            await rig.add(["a1"])
+            newer = await rig.another()
+            await newer.open([pipeline(hosts())])  # and the stage "next" is gone
+
+            assert not (await rig.store.sweep()).moved, "the older one can do nothing"
+            assert (await newer.sweep()).promoted == 1
+            assert not (await rig.store.sweep()).moved
+            assert [lease.key for lease in (await rig.claim("fetch")).leases] == ["a1"]
+
+    async def test_what_a_gate_adds_gets_its_stages_lane(self, make_store: MakeStore) -> None:
+        gate = Stage("collect", handler, lane=Lane(lambda key: key[0]))
+        async with Rig(make_store, pipeline("scrape", after_all=gate)) as rig:
+            await rig.add([], "r1")
+            await rig.store.sweep()
+            await rig.store.sweep()
+
+            assert [lease.run for lease in (await rig.claim("collect")).leases] == ["r1"]
+
     async def test_an_empty_wish_of_a_paused_or_full_stage_keeps_its_lane(
         self, make_store: MakeStore
     ) -> None:

@@ -417,13 +417,15 @@ async def gate_opens_once(database: str, rounds: int) -> None:
                 [lease] = reply.claimed[0].leases
                 finishes.append(Finish(lease, decide(pipeline, lease, Done(run))))
 
-            async def last_words(at: int, finish: Finish, run: str) -> None:
+            async def last_words(at: int, finish: Finish, run: str) -> int:
                 reply = await stores[at].exchange(workers[at], [finish], [])
                 assert list(reply.kept) == [True]
-                await stores[at].sweep([run])
+                return (await stores[at].sweep([run])).missed
 
-            await asyncio.gather(*[last_words(at, finishes[at], run) for at in range(2)])
-            late += await _not_open_yet(stores[0], run)
+            missed = await asyncio.gather(*[last_words(at, finishes[at], run) for at in range(2)])
+            if await _not_open_yet(stores[0], run):
+                assert any(missed), "neither of the two knows that it has to ask again"
+                late += 1
         found = await rows(
             database, "SELECT run, count(*) FROM event WHERE kind = 'gate_opened' GROUP BY run"
         )

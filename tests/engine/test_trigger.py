@@ -1,4 +1,4 @@
-"""Four-way stage calls: performed, skipped, joined, not yet; n identical calls, one does the work."""
+"""Four-way stage calls: performed, skipped, joined, not yet; of n identical calls one works."""
 
 import asyncio
 from collections import Counter

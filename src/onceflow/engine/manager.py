@@ -695,7 +695,8 @@ class Manager:
 
     def _pause(self) -> float:
         """How long to leave the database alone before the next try."""
-        return min(self._settings.patience_seconds, 0.05 * 2 ** min(self._troubles, 10))
+        grown: float = 0.05 * 2 ** min(self._troubles, 10)
+        return min(self._settings.patience_seconds, grown)
 
     def _trouble(self, error: StoreUnavailable) -> None:
         if not self._troubles:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 from onceflow.core.item import Lease
 from onceflow.core.pipeline import Stage
@@ -62,7 +63,7 @@ class FinishSuite:
     async def test_results_of_every_shape_come_back_as_they_were(
         self, make_store: MakeStore
     ) -> None:
-        values = [None, "", 0, [], {"a": [1, 2.5, True, None]}, "x" * 100_000,
+        values: list[Any] = [None, "", 0, [], {"a": [1, 2.5, True, None]}, "x" * 100_000,
                   {"é漢": "\U0001f600"}, "\ud800", "quote ' \" \\ and \n line", 2**60]  # fmt: skip
         async with Rig(make_store) as rig:
             await rig.add([f"k{at:02}" for at in range(len(values))])

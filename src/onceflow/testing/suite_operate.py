@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+from typing import Any
 
 from onceflow.core.errors import StoreUnavailable
 from onceflow.core.item import Seed
@@ -241,7 +242,7 @@ class OperateSuite:
             await rig.finish(leases[:2])
             await rig.finish(leases[2], GONE)
 
-            async def keys(**wanted: object) -> list[str]:
+            async def keys(**wanted: Any) -> list[str]:
                 return [row["key"] for row in await rig.items(**wanted)]
 
             assert len(await keys()) == 21

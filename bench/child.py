@@ -44,7 +44,7 @@ async def measure(task: dict[str, Any]) -> object:
         case "pickup_other":
             return await pickup.from_another_process(contestant, n, task)
         case "idle":
-            return await pickup.idle(contestant)
+            return await pickup.idle(contestant, seconds=n)
     raise ValueError(f"no measure is called {name!r}")
 
 

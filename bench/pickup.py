@@ -17,7 +17,6 @@ from bench.measures import Idle, Pickup
 
 SETTLE_SECONDS = 1.0
 PROGRAM_SETTLE_SECONDS = 3.0  # an interpreter starts, too
-IDLE_SECONDS = 8.0
 PAUSE_SECONDS = (0.02, 0.08)
 ANSWER_SECONDS_MAX = 30.0
 
@@ -58,24 +57,25 @@ async def from_another_process(contestant: Contestant, n: int, task: dict[str, A
         return await _measure(contestant, n, add)
 
 
-async def idle(contestant: Contestant) -> Idle:
+async def idle(contestant: Contestant, seconds: float) -> Idle:
+    """What a worker uses that has nothing to do for so long."""
     if contestant.program:
-        return await _idle_program(contestant.program)
+        return await _idle_program(contestant.program, seconds)
     async with contestant.worker(lambda: None):
         await asyncio.sleep(SETTLE_SECONDS)
         began, used = time.perf_counter(), time.process_time()
-        await asyncio.sleep(IDLE_SECONDS)
+        await asyncio.sleep(seconds)
         return Idle((time.process_time() - used) / (time.perf_counter() - began))
 
 
-async def _idle_program(program: Sequence[str]) -> Idle:
+async def _idle_program(program: Sequence[str], seconds: float) -> Idle:
     process = await asyncio.create_subprocess_exec(
         *program, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL
     )
     try:
         await asyncio.sleep(PROGRAM_SETTLE_SECONDS)
         began, used = time.perf_counter(), cpu_seconds_of(process.pid)
-        await asyncio.sleep(IDLE_SECONDS)
+        await asyncio.sleep(seconds)
         share = (cpu_seconds_of(process.pid) - used) / (time.perf_counter() - began)
         if process.returncode is not None:
             raise RuntimeError(f"{program[0]} ended with {process.returncode}")

@@ -162,15 +162,18 @@ RATES = (
 )
 
 
-def _pickups(title: str, measure: Measure, goal: Goal | None) -> tuple[Row, ...]:
+def _waiting(
+    title: str, measure: Measure, goal: Goal | None, n: int, n_quick: int
+) -> tuple[Row, ...]:
+    """Rows about workers that wait for items."""
     waits = measure != "pickup_other"  # persist-queue is woken by its own process only
     return (
         Row(
             title,
             "postgresql",
             measure,
-            n=60,
-            n_quick=20,
+            n,
+            n_quick,
             entries=(
                 Entry("onceflow"),
                 Entry("pgqueuer"),
@@ -185,8 +188,8 @@ def _pickups(title: str, measure: Measure, goal: Goal | None) -> tuple[Row, ...]
             title,
             "sqlite",
             measure,
-            n=60,
-            n_quick=20,
+            n,
+            n_quick,
             entries=(
                 Entry("onceflow"),
                 Entry("huey", POLLS_OF_HUEY),
@@ -200,9 +203,10 @@ def _pickups(title: str, measure: Measure, goal: Goal | None) -> tuple[Row, ...]
 
 
 PICKUPS = (
-    *_pickups("pick-up p50, one process", "pickup", Goal("<=", 1 / 3)),
-    *_pickups("pick-up p50, other process", "pickup_other", Goal("<=", 1.0)),
+    *_waiting("pick-up p50, one process", "pickup", Goal("<=", 1 / 3), n=60, n_quick=20),
+    *_waiting("pick-up p50, other process", "pickup_other", Goal("<=", 1.0), n=60, n_quick=20),
 )
-IDLES = _pickups("idle worker, CPU", "idle", None)
+# Seconds, here: longer than the 30 s between two heartbeats.
+IDLES = _waiting("idle worker, CPU", "idle", None, n=35, n_quick=35)
 
 ROWS = (*RATES, *PICKUPS, *IDLES)

@@ -153,12 +153,12 @@ class Crew:
         for path in sorted(self.folder.glob("log-*")):
             yield path.read_text(errors="replace")
 
-    def check_logs(self) -> None:
+    def check_logs(self, codes: Iterable[int] = (0, -signal.SIGKILL)) -> None:
         """Nobody but a killed one ended by itself, and nobody saw what he cannot explain."""
         ended = {process.poll() for process in self.everyone}
         strange = [text[-3000:] for text in self.logs() if "Traceback" in text]
         assert not strange, strange[0]
-        assert ended <= {0, -signal.SIGKILL}, f"{ended}: {[text[-500:] for text in self.logs()]}"
+        assert ended <= set(codes), f"{ended}: {[text[-500:] for text in self.logs()]}"
 
 
 async def holders(flow: Flow, crew: Crew) -> dict[str, tuple[int, int]]:

@@ -595,6 +595,7 @@ async def stopped_under_load(
             crew.stop()
             items, _ = await check_load(flow, crew, feed.runs)
             found = await histories(database)
+    crew.check_logs((0, 130, -signal.SIGTERM))
     for history in found.values():
         for event in history:
             assert event.kind not in ("reclaimed", "retried", "failed"), event

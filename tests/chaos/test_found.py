@@ -1,15 +1,20 @@
 """What the scenarios found, each as a small story that needs no luck."""
 
+import os
+import signal
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import asyncpg
+import chaos_cpu
 import pytest
 
 import onceflow
 from onceflow import Pipeline, Settings, Stage, Work
 from onceflow.store.base import Swept
+from tests.chaos.kit import Crew, until
 
 SWEEPS = 3
 
@@ -62,3 +67,39 @@ async def test_a_gate_that_others_had_locked_is_asked_for_again(
     assert missed[: SWEEPS + 1] == [1, 1, 1, 0]
     assert (gate.phase, run.open) == ("done", 0)
     assert run.finished_at is not None
+
+
+async def test_a_killed_worker_leaves_no_process_behind(tmp_path: Path) -> None:
+    """A `cpu=True` handler that hangs is ended by its worker; if that is killed, by itself."""
+    database = str(tmp_path / "chaos.db")
+    with Crew("chaos_cpu", database, tmp_path) as crew:
+        async with onceflow.open(database, chaos_cpu.hanging) as flow:
+            await flow.add(chaos_cpu.hanging, ["a"])
+        crew.start()
+
+        async def begun() -> bool:
+            return bool(list(crew.side.glob("*.jsonl")))
+
+        await until(begun, "the handler has begun", crew)
+        [path] = crew.side.glob("*.jsonl")
+        pid = int(path.stem)
+        assert lives(pid)
+        assert pid not in crew.living
+        crew.kill(crew.living)
+
+        async def gone() -> bool:
+            return not lives(pid)
+
+        try:
+            await until(gone, "the handler's process has ended, too", crew, seconds=30)
+        finally:
+            if lives(pid):
+                os.kill(pid, signal.SIGKILL)
+
+
+def lives(pid: int) -> bool:
+    try:
+        status = Path(f"/proc/{pid}/stat").read_text()
+    except FileNotFoundError:
+        return False
+    return status.rpartition(")")[2].split()[0] != "Z"

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from enum import Enum
+from multiprocessing import connection
 from typing import Any, TypeVar
 
 from onceflow.core.item import Lease
@@ -36,7 +37,7 @@ class Processes:
         if self._pool is None:
             # A fork would copy our threads' locks in whatever state they are.
             context = multiprocessing.get_context("spawn")
-            self._pool = ProcessPool(self._count, context=context)
+            self._pool = ProcessPool(self._count, initializer=_end_with_parent, context=context)
         try:
             return await asyncio.wrap_future(self._pool.schedule(handler, args=[work]))
         except ProcessExpired as expired:
@@ -49,6 +50,18 @@ class Processes:
             self._pool.stop()
             self._pool.join()
             self._pool = None
+
+
+def _end_with_parent() -> None:
+    """In a handler's process: should the worker be killed, nobody is left to end what hangs."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def wait() -> None:
+        connection.wait([parent.sentinel])
+        os._exit(1)
+
+    threading.Thread(target=wait, name="onceflow-parent", daemon=True).start()
 
 
 class Way(Enum):

@@ -1,6 +1,7 @@
 """What the handlers of the scenarios share: a record beside the database, and an end with us."""
 
 import json
+import multiprocessing
 import os
 import sys
 import threading
@@ -23,7 +24,7 @@ Body = dict[str, Any]
 
 def end_with_the_scenario() -> None:
     """End this process when whoever started it is gone: a scenario leaves nobody behind."""
-    if os.environ.get("CHAOS_GUARD") != "1":
+    if os.environ.get("CHAOS_GUARD") != "1" or multiprocessing.parent_process() is not None:
         return
 
     def wait() -> None:

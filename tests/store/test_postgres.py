@@ -15,8 +15,8 @@ from onceflow.core.errors import StoreError, StoreUnavailable, WrongDatabase
 from onceflow.core.item import Seed
 from onceflow.core.pipeline import Stage
 from onceflow.core.transition import Done
+from onceflow.store import open_store, postgres_connect, postgres_write
 from onceflow.store import postgres as postgres_module
-from onceflow.store import postgres_connect, postgres_write
 from onceflow.store.base import Add, Store
 from onceflow.store.postgres import PostgresStore
 from onceflow.store.postgres_connect import Address, Transaction
@@ -874,17 +874,16 @@ async def test_a_claim_waits_for_the_lock_of_a_bounded_stage(
         assert [lease.key for lease in (await claiming).leases] == ["c"]
 
 
-@pytest.mark.parametrize(("durability", "setting"), [("full", "on"), ("normal", "off")])
-async def test_a_commit_is_on_disk_unless_somebody_chose_otherwise(
-    postgres_url: str, durability: Any, setting: str
-) -> None:
-    store = PostgresStore(postgres_url, durability=durability)
+async def test_what_was_accepted_survives_a_server_that_is_killed(server: postgres.Server) -> None:
+    store = open_store(server.url, durability="normal")
     await store.open([NEWS])
+    for number in range(20):
+        await store.add(Add(NEWS, f"r{number}", [Seed(f"k{number}")], max_items=number % 2 or None))
 
-    async def asked(db: Transaction) -> Any:
-        return await db._connection.fetchval("SHOW synchronous_commit")
+    await asyncio.to_thread(server.restart, "immediate")
 
-    assert await store._write(asked) == setting
+    [counted] = await store.read("counts", pipeline="news")
+    assert counted["items"] == 20
     await store.close()
 
 

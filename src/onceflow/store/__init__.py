@@ -31,6 +31,9 @@ def open_store(url: str, **options: Any) -> Store:
             raise StoreError(
                 "PostgreSQL needs asyncpg; install it with: pip install 'onceflow[postgres]'"
             ) from None
+        # A commit is on the server's disk, always: the least that PostgreSQL offers below that
+        # would lose commits when the server is killed, not only when the power is cut.
+        options.pop("durability", None)
         return PostgresStore(url, **options)
     path = url.removeprefix("sqlite:///") if found else url
     if not found or (scheme == "sqlite" and path not in ("", url)):

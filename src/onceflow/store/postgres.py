@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 from onceflow.core.errors import StoreUnavailable, WrongDatabase
 from onceflow.core.item import Added, Lease
@@ -64,13 +64,11 @@ class PostgresStore:
         url: str,
         *,
         clock: Clock | None = None,
-        durability: Literal["full", "normal"] = "full",
         connections_max: int = CONNECTIONS_MAX,
     ) -> None:
         self._address = Address(url)
         self.url = self._address.shown
         self._clock = clock
-        self._durability = durability
         self._connections_max = connections_max
         self._pipelines: dict[str, Pipeline] = {}
         self._bounded: set[tuple[str, str]] = set()
@@ -79,10 +77,6 @@ class PostgresStore:
         self._pool: Pool | None = None
         self._wake: Callable[[], None] = _nobody
         self._watcher: asyncio.Task[None] | None = None
-        self._begin = WRITE
-        self._single = SINGLE
-        if durability == "normal":  # a crash of the server may undo the last commits
-            self._begin = self._single = BEAT
 
     # --- open and close ---
 
@@ -103,7 +97,7 @@ class PostgresStore:
                 await write.register(db, pipeline)
 
         stages = [(name, stage.name) for name, each in known for stage in each.every_stage]
-        await self._write(register, begin=self._begin._replace(locks=write.own_stages(stages)))
+        await self._write(register, begin=WRITE._replace(locks=write.own_stages(stages)))
 
     async def _migrate(self, db: Transaction) -> None:
         """Bring the schema up to this program's version; refuse a newer one and a stranger's."""
@@ -162,7 +156,7 @@ class PostgresStore:
         if write.is_plain(add, claims):
             with suppress(write.RunBegunMeanwhile):
                 fresh = await self._write(
-                    lambda db: write.add_fresh(db, add, worker, claims), begin=self._single
+                    lambda db: write.add_fresh(db, add, worker, claims), begin=SINGLE
                 )
                 if fresh is not None:
                     added, taken = fresh
@@ -180,7 +174,7 @@ class PostgresStore:
             return added, claimed
 
         added, claimed = await self._write(
-            work, begin=self._begin._replace(locks=write.share_stages(claims))
+            work, begin=WRITE._replace(locks=write.share_stages(claims))
         )
         whole = Added(add.run, new + added.new, added.known - new, added.over_budget)
         return whole, taken or claimed
@@ -198,7 +192,7 @@ class PostgresStore:
             db.tell = others_may_act(finishes, self._pipelines)
             return Exchanged(kept, claimed)
 
-        return await self._write(work, begin=self._begin._replace(locks=write.share_stages(claims)))
+        return await self._write(work, begin=WRITE._replace(locks=write.share_stages(claims)))
 
     async def renew(self, lease: Lease, text: str | None = None) -> bool:
         async def work(db: Transaction) -> bool:
@@ -245,9 +239,7 @@ class PostgresStore:
             await write.tune(db, pipeline, stage, limit, paused, why)
             db.tell = True
 
-        await self._write(
-            work, begin=self._begin._replace(locks=write.own_stages([(pipeline, stage)]))
-        )
+        await self._write(work, begin=WRITE._replace(locks=write.own_stages([(pipeline, stage)])))
 
     async def prune(self, before_ms: int) -> int:
         return await self._write(lambda db: write.prune(db, before_ms), begin=PRUNE)
@@ -290,9 +282,7 @@ class PostgresStore:
     def for_thread(self) -> PostgresStore:
         """The same database with a connection of its own, since connections belong to a loop. It is
         made when it is first needed."""
-        other = PostgresStore(
-            self._address.dsn, clock=self._clock, durability=self._durability, connections_max=1
-        )
+        other = PostgresStore(self._address.dsn, clock=self._clock, connections_max=1)
         other._address = self._address
         other._pipelines = self._pipelines
         other._pool = other._make_pool()
@@ -321,7 +311,7 @@ class PostgresStore:
     async def _write(
         self, work: Callable[[Transaction], Awaitable[T]], *, begin: Begin | None = None
     ) -> T:
-        return await self._require_pool().transaction(begin or self._begin, work)
+        return await self._require_pool().transaction(begin or WRITE, work)
 
     def _require_pool(self) -> Pool:
         if self._pool is None:

@@ -439,6 +439,27 @@ async def test_a_commit_whose_answer_was_lost_is_asked_again(
         assert (await r.run())["accepted"] == 2
 
 
+async def test_an_add_whose_answer_was_lost_is_asked_again(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with rig(postgres_url) as r:
+        fetch = asyncpg.Connection.fetch
+
+        async def lose_the_answer(self: Any, text: str, *arguments: Any, **options: Any) -> Any:
+            await fetch(self, text, *arguments, **options)
+            self.terminate()
+            raise pg.ConnectionDoesNotExistError("connection was closed in the middle")
+
+        monkeypatch.setattr(asyncpg.Connection, "fetch", lose_the_answer)
+        with refused(StoreUnavailable, "is not known"):
+            await r.add(["a", "b"])
+        monkeypatch.undo()
+
+        added = await r.add(["a", "b"])
+        assert (added.new, added.known) == (0, 2)
+        assert (await r.run())["accepted"] == 2
+
+
 async def test_what_was_rolled_back_for_sure_is_tried_again(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,8 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.kit import SAID
 from tests.support import postgres
+
+pytest.register_assert_rewrite("tests.chaos.kit", "tests.chaos.scenarios")
+
+from tests.chaos.kit import SAID  # noqa: E402  # after the line above, or it says nothing
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

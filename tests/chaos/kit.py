@@ -79,6 +79,8 @@ class Crew:
     database: str
     folder: Path
     settings: Sequence[object] = SHORT
+    again_seconds: float = 0.0
+    """How long an attempt takes at the least if it is not an item's first."""
     everyone: list["subprocess.Popen[bytes]"] = field(default_factory=list)
 
     @property
@@ -114,6 +116,7 @@ class Crew:
             "ONCEFLOW_DB": self.database,  # not an argument: those are seen by everybody
             "CHAOS_SIDE": str(self.side),
             "CHAOS_GUARD": "1",
+            "CHAOS_AGAIN_SECONDS": str(self.again_seconds),
         }
         with (self.folder / f"log-{len(self.everyone):04}").open("wb") as log:
             process = subprocess.Popen(

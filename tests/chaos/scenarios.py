@@ -25,6 +25,7 @@ from chaos_common import LEASE_SECONDS
 import onceflow
 from onceflow import Flow, Pipeline, Seed
 from onceflow.core.transition import Done, decide
+from onceflow.engine.audit import audit
 from onceflow.store import open_store
 from onceflow.store.base import Add, Claim, Finish, Store, Worker
 from tests.chaos import PROGRAMS
@@ -149,7 +150,9 @@ async def pauses_under_load(
     rng = random.Random(SEED)
     stopped: list[tuple[str, int, int, int]] = []
     lost_meanwhile = 0
-    with Crew("chaos_load", database, folder) as crew:
+    # The second attempt is still under way when the first one comes back.
+    again = 2 * LEASE_SECONDS
+    with Crew("chaos_load", database, folder, again_seconds=again) as crew:
         async with onceflow.open(database, chaos_load.load) as flow:
             clock = await StoreClock.of(flow)
             feed = Feed(flow, chaos_load.load, database, least_open=least_open)
@@ -430,6 +433,7 @@ async def gate_opens_once(database: str, rounds: int) -> None:
             database, "SELECT run, count(*) FROM event WHERE kind = 'gate_opened' GROUP BY run"
         )
         items = await rows(database, "SELECT count(*) FROM item WHERE key LIKE 'gate:%'")
+        assert await audit(stores[0], grace_seconds=0) == []
     finally:
         for store in stores:
             await store.close()
@@ -488,6 +492,7 @@ async def gate_opens_once_between_processes(database: str, rounds: int) -> None:
         found = await rows(
             database, "SELECT run, count(*) FROM event WHERE kind = 'gate_opened' GROUP BY run"
         )
+        assert await audit(store, grace_seconds=0) == []
     finally:
         for process in pair:
             assert process.stdin is not None

@@ -23,7 +23,7 @@ def lane_of(key: str) -> str:
 
 
 async def fetch(work: Work) -> Body:
-    await asyncio.sleep(seconds_for(work.key, 0.2, 0.7))
+    await asyncio.sleep(seconds_for(work, 0.2, 0.7))
     return told(work, work.key)
 
 

@@ -20,7 +20,7 @@ LIMIT = 8
 
 async def fetch(work: Work) -> Body:
     note("began", work)
-    await asyncio.sleep(seconds_for(work.key, 0.05, 0.3))
+    await asyncio.sleep(seconds_for(work, 0.05, 0.3))
     return told(work, work.key)
 
 

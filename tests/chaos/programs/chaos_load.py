@@ -28,18 +28,18 @@ def expected(key: str) -> dict[str, object]:
 
 
 async def fetch(work: Work) -> Body:
-    await asyncio.sleep(seconds_for(work.key, 0.02, 0.1))
+    await asyncio.sleep(seconds_for(work, 0.02, 0.1))
     return told(work, expected(work.key)["fetch"])
 
 
 def expand(work: Work) -> Done:
-    time.sleep(seconds_for(work.key, 0.01, 0.06))
+    time.sleep(seconds_for(work, 0.01, 0.06))
     children = children_of(work.key)
     return Done(told(work, len(children)), children=children)
 
 
 async def weigh(work: Work) -> Body:
-    await asyncio.sleep(seconds_for(work.key, 0.02, 0.1))
+    await asyncio.sleep(seconds_for(work, 0.02, 0.1))
     return told(work, sum(work.key.encode()))
 
 

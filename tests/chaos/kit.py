@@ -36,7 +36,7 @@ RECLAIM_SECONDS = chaos_common.LEASE_SECONDS + SWEEP_SECONDS + 1
 ALLOWANCE_SECONDS = float(os.environ.get("CHAOS_ALLOWANCE", "3"))
 """What we allow on top before a scenario fails: a machine with more processes than cores may not
 run a sweep in the moment it is due. How many were later than promised is printed."""
-END_SECONDS_MAX = float(os.environ.get("CHAOS_END_SECONDS", "240"))
+END_SECONDS_MAX = float(os.environ.get("CHAOS_END_SECONDS", "100"))
 """How long the rest of the work may take once nobody is killed any more."""
 SEED = int(os.environ.get("CHAOS_SEED", "0")) or random.randrange(1, 2**31)
 

@@ -201,6 +201,9 @@ async def finish(
         row = await db.row("finish", worker=worker, **_columns(places, finishes))
         assert row is not None
         kept.update(row["kept"] or ())
+    talkative = [finishes[at] for at in kept if len(finishes[at].change.events) > 1]
+    if talkative:
+        await db.rows("finish_more", worker=worker, **_more_columns(talkative))
     if kept:
         await _admit_extras(db, [finishes[at] for at in sorted(kept)], pipelines, first)
     lost = [at for at in order if at not in kept]
@@ -217,12 +220,6 @@ async def finish(
 def _columns(places: Sequence[int], finishes: Sequence[Finish]) -> dict[str, list[Any]]:
     leases = [finishes[at].lease for at in places]
     changes = [finishes[at].change for at in places]
-    more = [
-        (at, number, event)
-        for at, change in zip(places, changes, strict=True)
-        if len(change.events) > 1
-        for number, event in enumerate(change.events[1:], start=2)
-    ]
     firsts = [change.events[0] if change.events else None for change in changes]
     return {
         "places": list(places),
@@ -242,10 +239,25 @@ def _columns(places: Sequence[int], finishes: Sequence[Finish]) -> dict[str, lis
         "events": [len(change.events) for change in changes],
         "kinds": [None if event is None else event.kind for event in firsts],
         "datas": [None if event is None else _json(event.data) for event in firsts],
-        "more_places": [at for at, _, _ in more],
-        "more_numbers": [number for _, number, _ in more],
-        "more_kinds": [event.kind for _, _, event in more],
-        "more_datas": [_json(event.data) for _, _, event in more],
+    }
+
+
+def _more_columns(finishes: Sequence[Finish]) -> dict[str, list[Any]]:
+    """The events after the first ones."""
+    more = [
+        (lease, len(change.events), number, event)
+        for lease, change in finishes
+        for number, event in enumerate(change.events[1:], start=2)
+    ]
+    return {
+        "items": [lease.item for lease, _, _, _ in more],
+        "stages": [lease.stage for lease, _, _, _ in more],
+        "used": [lease.attempt for lease, _, _, _ in more],
+        "claimed": [lease.claimed_at for lease, _, _, _ in more],
+        "events": [count for _, count, _, _ in more],
+        "numbers": [number for _, _, number, _ in more],
+        "kinds": [event.kind for _, _, _, event in more],
+        "datas": [_json(event.data) for _, _, _, event in more],
     }
 
 

@@ -30,12 +30,5 @@ logged AS (
                      ms, data)
   SELECT m.now, m.kind, m.item, m.version + 1, m.run, m.stage, nullif(m.next_stage, m.stage), m.phase,
          m.generation, m.fence, m.used, :worker, m.now - m.claimed_at, m.data
-    FROM moved AS m WHERE m.events > 0
-  UNION ALL
-  SELECT m.now, e.kind, m.item, m.version + e.number, m.run, m.stage, nullif(m.next_stage, m.stage), m.phase,
-         m.generation, m.fence, m.used, :worker, m.now - m.claimed_at, e.data
-    FROM unnest(CAST(:more_places AS bigint[]), CAST(:more_numbers AS bigint[]),
-                CAST(:more_kinds AS text[]), CAST(:more_datas AS text[]))
-         AS e (place, number, kind, data)
-    JOIN moved AS m ON m.place = e.place)
+    FROM moved AS m WHERE m.events > 0)
 SELECT array_agg(place) AS kept FROM moved

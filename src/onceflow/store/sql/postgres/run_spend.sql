@@ -8,5 +8,6 @@ UPDATE run
           FROM unnest(CAST(:items AS bigint[]), CAST(:tokens AS bigint[]), CAST(:costs AS double precision[]))
                AS s (item, tokens, cost)
           JOIN member AS m ON m.item = s.item
+         WHERE m.run = ANY(CAST(:runs AS text[]))
          GROUP BY m.run) AS spent
- WHERE run.id = spent.run AND run.id = ANY(CAST(:runs AS text[]))
+ WHERE run.id = spent.run

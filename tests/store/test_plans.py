@@ -1,0 +1,105 @@
+"""The plans of PostgreSQL's writes do not depend on what the statistics say at the moment: every
+table is reached by an index, and no join compares each row of one list with each of another."""
+
+import re
+from importlib.resources import files
+from typing import Any
+
+import asyncpg
+import pytest
+
+from onceflow.store.postgres import PostgresStore
+from onceflow.store.postgres_connect import WRITE
+from onceflow.store.queries import numbered
+from tests.support import postgres
+
+# Once per opening, or long work that has its own settings.
+NOT_HOT = {"schema_lock", "schema_found", "share_stage", "own_stage", "meta_get", "meta_set",
+           "mend_xids", "prune_events", "prune_results", "forget_workers"}  # fmt: skip
+WRITES = sorted(
+    name
+    for folder in ("postgres", "common")
+    for file in (files("onceflow.store") / "sql" / folder).iterdir()
+    if not re.match(r"\d{4}_|read_", name := file.name.removesuffix(".sql")) and name not in NOT_HOT
+)
+
+
+@pytest.fixture
+async def plan_of(postgres_url: str) -> Any:
+    store = PostgresStore(postgres_url)
+    await store.open([])
+    connection: Any = await asyncpg.connect(postgres_url)
+
+    async def plan(name: str) -> str:
+        text, names = numbered("postgres", name)
+        await connection.execute(WRITE.text(pooled=True))
+        await connection.execute(f"PREPARE it AS {text}")
+        nothing = f"({', '.join(['NULL'] * len(names))})" if names else ""
+        rows = await connection.fetch(f"EXPLAIN (COSTS OFF) EXECUTE it{nothing}")
+        await connection.execute("ROLLBACK; DEALLOCATE it")
+        return "\n".join(row[0] for row in rows)
+
+    yield plan
+    await connection.close()
+    await store.close()
+
+
+# Read from end to end on purpose: they hold only what is under way, or a few rows for ever.
+SMALL_INDEXES = {"item_active", "item_due", "run_unfinished", "partial_pkey", "stage_pkey",
+                 "worker_pkey"}  # fmt: skip
+
+FULL = """
+INSERT INTO worker (id, host, pid, boot, started_at, beat_at)
+SELECT 'worker-' || n, 'host', n, '', 0, 0 FROM generate_series(1, 200) n;
+INSERT INTO run (id, pipeline, created_at)
+SELECT 'run-' || n, 'news', 0 FROM generate_series(1, 2000) n;
+INSERT INTO item (pipeline, key, stage, phase, run, created_at, updated_at)
+SELECT 'news', 'key-' || n, 'scrape', CASE WHEN n % 50 = 0 THEN 'ready' ELSE 'done' END,
+       'run-' || n % 2000, 0, 0 FROM generate_series(1, 20000) n;
+INSERT INTO event (at, kind, item, n) SELECT 0, 'added', id, 1 FROM item;
+INSERT INTO member (run, item, since) SELECT run, id, 0 FROM item;
+INSERT INTO result (item, stage, generation, at, body) SELECT id, 'scrape', 1, 0, 'x' FROM item;
+INSERT INTO alias (pipeline, key, item)
+SELECT 'news', 'other-' || id, id FROM item WHERE id % 10 = 0;
+"""
+
+
+def faults(plan: str) -> list[str]:
+    """The lines of a plan that would cost more the more the tables hold."""
+    lines = plan.splitlines()
+    found = [line for line in lines if re.search(r"Seq Scan on (?!pg_)|Bitmap Heap Scan", line)]
+    found += [line for line in lines if re.search(r"Join Filter: \([^()]* = [^()]*\)$", line)]
+    for line, following in zip(lines, [*lines[1:], ""], strict=True):
+        scan = re.search(r"Index.* Scan.* using (\w+) on", line)
+        if scan and "Index Cond" not in following and scan[1] not in SMALL_INDEXES:
+            found.append(line)
+    return found
+
+
+@pytest.mark.parametrize("full", [False, True], ids=["empty", "full"])
+async def test_no_write_reads_a_whole_table_or_joins_without_an_index(
+    plan_of: Any, postgres_url: str, full: bool
+) -> None:
+    if full:
+        postgres.execute(postgres_url, f"SET search_path TO onceflow; {FULL}; ANALYZE")
+
+    bad = {name: found for name in WRITES if (found := faults(await plan_of(name)))}
+
+    assert bad == {}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "  ->  Seq Scan on item i",
+        "  Join Filter: (m.id = s.id)",
+        "  ->  Index Scan using item_pkey on item\n        Filter: (phase = 'done'::text)",
+    ],
+)
+def test_a_bad_plan_would_be_seen(line: str) -> None:
+    assert faults(line) == [line.splitlines()[0]]
+
+
+def test_every_write_is_looked_at() -> None:
+    assert len(WRITES) > 35
+    assert {"claim", "claim_lanes", "finish", "reclaim", "add_fresh", "run_settle"} <= {*WRITES}

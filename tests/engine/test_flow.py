@@ -335,6 +335,17 @@ async def test_an_add_is_told_when_the_work_dies_of_it(
         flow._working = None
 
 
+async def test_an_add_beside_the_first_claim_is_found_at_once(database: Database) -> None:
+    """The claim under way has reserved all the room, and looks before the add is committed."""
+    pipeline = one_stage()
+    for at in range(10):
+        async with working(database.flow(pipeline)) as flow:
+            for _ in range(at):
+                await asyncio.sleep(0)
+            await flow.add(pipeline, [f"k{at}"])
+            await until_state(flow, pipeline, f"k{at}", "completed")
+
+
 async def test_who_keeps_adding_does_not_hold_up_the_work(database: Database) -> None:
     pipeline = one_stage(processors=1, batch=1)
     async with working(database.flow(pipeline)) as flow:
@@ -445,7 +456,7 @@ async def test_run_until_idle_closed_by_its_reader_waits_for_the_attempts(
     pipeline = one_stage()
     async with database.flow(pipeline) as flow:
         await flow.add(pipeline, KEYS)
-        events = flow.run_until_idle()
+        events: Any = flow.run_until_idle()
         assert (await anext(events)).kind == "claimed"
         await events.aclose()
         assert flow.health() is None
@@ -644,7 +655,7 @@ async def test_events_of_a_pipeline_that_came_later_have_their_state_names(
     database: Database,
 ) -> None:
     async with database.flow() as reader, database.flow(one_stage()) as worker:
-        events = reader.events(follow=True)
+        events: Any = reader.events(follow=True)
         first = asyncio.ensure_future(anext(events))
         await asyncio.sleep(0)
         await worker.add("solo", ["a"])

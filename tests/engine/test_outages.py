@@ -130,7 +130,12 @@ async def test_F10_a_worker_in_a_black_hole_refuses_itself_and_another_takes_ove
             ended.set()
         return "never"
 
-    rules = {"lease_seconds": 0.9, "heartbeat_seconds": 0.3, "limit": 9, "processors": 2}
+    rules: dict[str, Any] = {
+        "lease_seconds": 0.9,
+        "heartbeat_seconds": 0.3,
+        "limit": 9,
+        "processors": 2,
+    }
     cut, free = one_stage(hang, **rules), one_stage(ok, **rules)
     eager = Settings(poll_seconds=0.05, cleanup_seconds=0.1, grace_seconds=0)
     async with (

@@ -17,6 +17,7 @@ from tests.engine.kit import (
     ok,
     one_stage,
     only,
+    until,
     until_state,
     working,
 )
@@ -61,6 +62,26 @@ async def test_children_are_one_deeper_and_none_deeper_than_allowed(database: Da
         await flow.drain()
         depths = [item.depth for item in await flow.items()]
         assert sorted(depths) == [0, 1, 1, 2, 2, 2, 2]
+        await audited(flow)
+
+
+async def test_children_begin_at_once_and_not_at_the_next_scan(database: Database) -> None:
+    """The scan is a minute away, and nobody else is there to wake anybody."""
+
+    async def chain(work: Work) -> Done:
+        return Done("x", children=[f"{work.key}+"] if work.depth < 8 else [])
+
+    pipeline = one_stage(chain)
+    async with working(database.flow(pipeline)) as flow:
+        await flow.add(pipeline, ["a"])
+        await until_state(flow, pipeline, "a", "completed")
+        assert (await flow.item(pipeline, "a+")).id
+
+        async def all_done() -> bool:
+            return await flow.counts() == {"completed": 9}
+
+        await until(flow, all_done)
+        await flow.stop()
         await audited(flow)
 
 
@@ -225,8 +246,6 @@ async def test_F19_the_last_two_items_committed_at_the_same_moment_open_the_gate
 
 
 async def _there(flow: Any, pipeline: Pipeline, run: str) -> bool:
-    from tests.engine.kit import until
-
     async def gate_item() -> bool:
         return (await flow.run(run)).gate_item is not None
 
@@ -323,8 +342,6 @@ async def test_what_backs_off_is_ready_at_once_after_a_retry(
 
 
 async def until_phase(flow: Any, pipeline: Pipeline, phase: str) -> Any:
-    from tests.engine.kit import until
-
     async def question() -> Any:
         item = await only(flow, pipeline)
         return item if item.phase == phase else None
@@ -440,8 +457,6 @@ async def test_why_says_in_one_line_what_an_item_waits_for(
 
 async def drain_but_backing_off(flow: Any) -> None:
     """Work until nothing moves but what backs off, which under a fake clock is never due."""
-    from tests.engine.kit import until
-
     flow.start()
 
     async def rest() -> bool:

@@ -174,11 +174,14 @@ def test_C02_a_wrong_setting_is_refused_by_its_name_and_range(
 @pytest.mark.parametrize("name", sorted(RANGES))
 def test_C02_both_ends_of_every_range_are_allowed_and_nothing_beyond(name: str) -> None:
     low, high = RANGES[name]
+    given: dict[str, Any]
     for value in (low, high):
-        assert getattr(Settings(**{name: value}), name) == value
+        given = {name: value}
+        assert getattr(Settings(**given), name) == value
     for value in (low - 1, high + 1):
+        given = {name: value}
         with pytest.raises(SettingsError, match=re.escape(f"{name} is {value}")):
-            Settings(**{name: value})
+            Settings(**given)
 
 
 def toml(value: Any) -> str:

@@ -369,7 +369,7 @@ def failing_beats(flow: Flow, beats: list[float], broken: list[bool]) -> None:
         beats.append(now())
         await real(*args)
 
-    flow.store.beat = beat  # type: ignore[method-assign]  # cuts one way of the store
+    flow.store.beat = beat  # type: ignore[method-assign,assignment]  # cuts one way of the store
 
 
 def test_a_heartbeat_goes_out_every_30_seconds() -> None:
@@ -607,7 +607,7 @@ def test_a_store_that_cannot_be_reached_is_asked_again_with_growing_pauses_up_to
                     raise StoreUnavailable("away")
                 return await real(*args)
 
-            flow.store.exchange = exchange  # type: ignore[method-assign]  # the way is cut
+            flow.store.exchange = exchange  # type: ignore[method-assign,assignment]  # the way is cut
             await flow.add("solo", ["a"])
             await flow.drain()
             gaps = [later - earlier for earlier, later in itertools.pairwise(asked)]
@@ -633,7 +633,7 @@ def test_a_stop_without_a_store_gives_up_after_its_last_words() -> None:
             async def exchange(*_: Any) -> Any:
                 raise StoreUnavailable("away")
 
-            real, flow.store.exchange = flow.store.exchange, exchange  # type: ignore[method-assign]
+            real, flow.store.exchange = flow.store.exchange, exchange  # type: ignore[method-assign,assignment]
             await flow.stop(5)
             assert 15 <= now() - starts.began <= 25
             flow.store.exchange = real  # type: ignore[method-assign]

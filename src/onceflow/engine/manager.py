@@ -261,6 +261,9 @@ class Manager:
                 return
             raise
         self._take_in(wishes, claimed, first=isinstance(request, Directed))
+        if isinstance(request, Add) and value.new > sum(len(one.leases) for one in claimed):
+            # There was no room, or a claim under way reserved it and looked before this commit.
+            self._scheduler.wake((request.pipeline.name, request.pipeline.first.name))
         self._assign()
         self._bus.poke()
         _tell(answer, value)
@@ -396,6 +399,9 @@ class Manager:
             following.hungry = True
         if plan.stage.bounded and plan.key not in seen:
             plan.hungry = True
+        first = (plan.pipeline.name, plan.pipeline.first.name)
+        if change.children and first not in seen:
+            self._scheduler.wake(first)
 
     def _take_in(
         self,

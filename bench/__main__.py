@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -33,17 +35,22 @@ def main() -> int:
     outcomes: list[Outcome] = []
     lines: list[Line] = []
     others: list[Run] = []
-    with tempfile.TemporaryDirectory(prefix="onceflow-bench-") as folder:
-        bench = Bench(Path(folder), say)
-        with bench.running():
-            for row in ROWS:
-                if row.measure in options.only and row.store in options.stores:
-                    outcomes.append(bench.contest(row, options.quick, options.repeat))
-                    lines.append(report.contest_line(outcomes[-1]))
-            lines += [
-                report.cpu_line(outcome) for outcome in outcomes if outcome.row.more_is_better
-            ]
-            lines += _growth(bench, options, others)
+    # Whoever stops a long run wants to see what it found so far.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        with tempfile.TemporaryDirectory(prefix="onceflow-bench-") as folder:
+            bench = Bench(Path(folder), say)
+            with bench.running():
+                for row in ROWS:
+                    if row.measure in options.only and row.store in options.stores:
+                        outcomes.append(bench.contest(row, options.quick, options.repeat))
+                        lines.append(report.contest_line(outcomes[-1]))
+                rates = [outcome for outcome in outcomes if outcome.row.more_is_better]
+                lines += [report.cpu_line(outcome) for outcome in rates]
+                for line in _growth(bench, options, others):
+                    lines.append(line)
+    except KeyboardInterrupt:
+        say("stopped; this is what was measured until then")
     runs = [run for outcome in outcomes for run in outcome.runs] + others
     minutes = (time.perf_counter() - began) / 60
     print(report.details(outcomes))
@@ -56,24 +63,22 @@ def main() -> int:
     return 0
 
 
-def _growth(bench: Bench, options: argparse.Namespace, others: list[Run]) -> list[Line]:
+def _growth(bench: Bench, options: argparse.Namespace, others: list[Run]) -> Iterator[Line]:
     """What must not grow: claim time with the table, memory with the items."""
     share = QUICK_SHARE if options.quick else 1
     rows = (CLAIM_ROWS[0], CLAIM_ROWS[1] // share)
     items = MEMORY_ITEMS // share
-    lines = []
     for store in options.stores:
         try:
             if "claim" in options.only:
                 others.append(bench.claim_sizes(store, rows))
-                lines.append(report.claim_line(store, others[-1]))
+                yield report.claim_line(store, others[-1])
             if "memory" in options.only:
                 others.append(bench.memory(store, items))
-                lines.append(report.memory_line(store, others[-1]))
+                yield report.memory_line(store, others[-1])
         except Missing as reason:
             bench.say(f"  {reason}")
-            lines.append(report.missing_line("claim p50, memory", store, str(reason)))
-    return lines
+            yield report.missing_line("claim p50, memory", store, str(reason))
 
 
 def _document(

@@ -335,15 +335,31 @@ async def test_an_add_is_told_when_the_work_dies_of_it(
         flow._working = None
 
 
-async def test_an_add_beside_the_first_claim_is_found_at_once(database: Database) -> None:
-    """The claim under way has reserved all the room, and looks before the add is committed."""
+async def test_an_add_beside_a_claim_under_way_begins_at_once(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The claim has reserved all the room and looked before the add is committed."""
     pipeline = one_stage()
-    for at in range(10):
-        async with working(database.flow(pipeline)) as flow:
-            for _ in range(at):
-                await asyncio.sleep(0)
-            await flow.add(pipeline, [f"k{at}"])
-            await until_state(flow, pipeline, f"k{at}", "completed")
+    async with database.flow(pipeline) as flow:
+        looked, go = asyncio.Event(), asyncio.Event()
+        real = flow.store.exchange
+        calls = 0
+
+        async def slow(*args: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            reply = await real(*args)
+            if calls == 2:  # the first scan's, after which nobody is hungry
+                looked.set()
+                await go.wait()
+            return reply
+
+        monkeypatch.setattr(flow.store, "exchange", slow)
+        flow.start()
+        await looked.wait()
+        await flow.add(pipeline, ["a"])
+        go.set()
+        await until_state(flow, pipeline, "a", "completed")
 
 
 async def test_who_keeps_adding_does_not_hold_up_the_work(database: Database) -> None:

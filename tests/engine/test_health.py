@@ -178,6 +178,20 @@ async def test_a_heart_goes_on_when_a_beat_fails_and_knows_how_long_it_was_silen
     await heart.stop()
 
 
+async def test_a_heart_outlives_a_surprise(caplog: pytest.LogCaptureFixture) -> None:
+    store = Beats()
+    heart = ThreadHeart(store, Worker("w", "h", 1), 0.02, lambda: "fine")  # type: ignore[arg-type]
+    await heart.start()
+    store.fail = ZeroDivisionError("a bug")
+    await next_beats(store, 3)
+    store.fail = None
+    written = len(store.reports)
+    await next_beats(store, 3)
+    assert len(store.reports) > written
+    await heart.stop()
+    assert "the heartbeat was not written: a bug" in caplog.text
+
+
 async def test_a_beat_that_gets_no_answer_is_given_up_before_the_next(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -91,7 +91,7 @@ def report(
         not problems,
         sizes,
         processors,
-        {reason.value: count for reason, count in queues.refused.items()},
+        {reason.value: count for reason, count in dict(queues.refused).items()},
         asdict(tally),
         round(silent_seconds, 3),
         problems,

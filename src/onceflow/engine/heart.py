@@ -72,7 +72,7 @@ class ThreadHeart:
                     self._beat_at = sent
                 except TimeoutError:
                     log.warning("the heartbeat got no answer in time")
-                except OnceflowError as error:
+                except Exception as error:  # one that ended here would stop the worker for good
                     log.warning("the heartbeat was not written: %s", error)
         finally:
             if store is not self._store:

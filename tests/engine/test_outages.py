@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import asyncpg
 import pytest
 
 import onceflow
@@ -321,18 +322,44 @@ async def test_a_write_whose_caller_is_cancelled_does_not_stop_the_writes_of_oth
     database: Database,
 ) -> None:
     pipeline = one_stage()
-    async with database.flow(pipeline) as flow:
-        for at in range(20):
-            adding = asyncio.create_task(flow.add(pipeline, [f"gone{at}"]))
-            for _ in range(at % 5):
+    for wait in (0, 1, 2, 3, 5, 8, 13, 21, 34, 55):  # steps of the loop
+        async with database.flow(pipeline) as flow:
+            calls = [asyncio.create_task(flow.add(pipeline, [f"gone{at}"])) for at in range(3)]
+            for _ in range(wait):
                 await asyncio.sleep(0)
-            adding.cancel()
-            await asyncio.wait([adding])
+            for call in calls:
+                call.cancel()
+            await asyncio.wait(calls)
             async with asyncio.timeout(20):
-                await flow.add(pipeline, [f"k{at}"])
+                await flow.add(pipeline, [f"kept{wait}"])
+    async with database.flow(pipeline) as flow:
         await flow.drain()
-        assert {f"k{at}" for at in range(20)} <= {item.key for item in await flow.items()}
+        kept = [item.key for item in await flow.items() if item.key.startswith("kept")]
+        assert len(kept) == 10
         await audited(flow)
+
+
+async def test_a_connection_whose_caller_is_cancelled_while_it_is_made_is_closed(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Any] = []
+    begun = asyncio.Event()
+
+    async def hang(self: Any, *_: Any, **__: Any) -> Any:
+        made.append(self)
+        begun.set()
+        await asyncio.Event().wait()
+
+    pipeline = one_stage()
+    async with onceflow.open(postgres_url, pipeline) as flow:
+        monkeypatch.setattr(asyncpg.Connection, "fetchval", hang)
+        calls = [asyncio.create_task(flow.counts()) for _ in range(3)]
+        async with asyncio.timeout(20):
+            await begun.wait()
+        for call in calls:
+            call.cancel()
+        await asyncio.wait(calls)
+        assert [connection.is_closed() for connection in made] == [True] * len(made)
 
 
 async def test_a_worker_that_vanished_while_it_claimed_is_not_believed_alive(

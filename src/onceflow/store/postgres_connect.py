@@ -290,14 +290,21 @@ class Pool:
             await connection.execute("ROLLBACK")
         except (*GONE, pg.PostgresError):
             connection.terminate()
+        except BaseException:
+            connection.terminate()
+            raise
         else:
             self._give(connection)
 
     async def _connect(self) -> Connection:
         try:
             connection = await self._connect_with({} if self._pooled else SESSION)
-            if not self._pooled and await connection.fetchval("SHOW search_path") != "onceflow":
-                self._pooled = True  # somebody between us and the server dropped our settings
+            try:
+                if not self._pooled and await connection.fetchval("SHOW search_path") != "onceflow":
+                    self._pooled = True  # somebody between us and the server dropped our settings
+            except BaseException:  # nobody else knows of it
+                connection.terminate()
+                raise
             return connection
         except pg.ProtocolViolationError:
             if self._pooled:

@@ -218,28 +218,37 @@ async def finish(
 
 
 def _columns(places: Sequence[int], finishes: Sequence[Finish]) -> dict[str, list[Any]]:
-    leases = [finishes[at].lease for at in places]
-    changes = [finishes[at].change for at in places]
-    firsts = [change.events[0] if change.events else None for change in changes]
+    """The parameters of `finish`. Most transitions of a batch are alike, so what they have in
+    common is sent once, as a shape, and each item only says which is its own."""
+    shapes: dict[tuple[Any, ...], int] = {}
+    items: list[int] = []
+    fences: list[int] = []
+    bodies: list[bytes | None] = []
+    which: list[int] = []
+    for at in places:
+        lease, change = finishes[at]
+        first = change.events[0] if change.events else None
+        shape = (
+            lease.stage, lease.attempt, lease.claimed_at, change.stage, change.phase,
+            change.attempt, change.lane, change.delay_ms, change.error, change.error_code,
+            len(change.events), None if first is None else first.kind,
+            None if first is None else _json(first.data),
+        )  # fmt: skip
+        items.append(lease.item)
+        fences.append(lease.fence)
+        bodies.append(change.result)
+        which.append(shapes.setdefault(shape, len(shapes) + 1))
+    common = [list(column) for column in zip(*shapes, strict=True)]
     return {
-        "places": list(places),
-        "items": [lease.item for lease in leases],
-        "fences": [lease.fence for lease in leases],
-        "stages": [lease.stage for lease in leases],
-        "used": [lease.attempt for lease in leases],
-        "claimed": [lease.claimed_at for lease in leases],
-        "next_stages": [change.stage for change in changes],
-        "phases": [change.phase for change in changes],
-        "attempts": [change.attempt for change in changes],
-        "lanes": [change.lane for change in changes],
-        "delays": [change.delay_ms for change in changes],
-        "errors": [change.error for change in changes],
-        "codes": [change.error_code for change in changes],
-        "bodies": [change.result for change in changes],
-        "events": [len(change.events) for change in changes],
-        "kinds": [None if event is None else event.kind for event in firsts],
-        "datas": [None if event is None else _json(event.data) for event in firsts],
-    }
+        "places": list(places), "items": items, "fences": fences, "bodies": bodies,
+        "shapes": which, **dict(zip(SHAPE, common, strict=True)),
+    }  # fmt: skip
+
+
+SHAPE = (
+    "stages", "used", "claimed", "next_stages", "phases", "attempts", "lanes", "delays", "errors",
+    "codes", "events", "kinds", "datas",
+)  # fmt: skip
 
 
 def _more_columns(finishes: Sequence[Finish]) -> dict[str, list[Any]]:

@@ -1,15 +1,16 @@
 -- finish: (stage, active) -> (next stage, ready | waiting), (stage, waiting), done or failed.
 -- Only with the current fence: a lease that was lost changes nothing. One result per stage and generation.
-WITH wish AS MATERIALIZED (
-  SELECT * FROM unnest(
-           CAST(:places AS bigint[]), CAST(:items AS bigint[]), CAST(:fences AS bigint[]),
-           CAST(:stages AS text[]), CAST(:next_stages AS text[]), CAST(:phases AS text[]),
-           CAST(:attempts AS bigint[]), CAST(:used AS bigint[]), CAST(:lanes AS text[]),
-           CAST(:delays AS bigint[]), CAST(:errors AS text[]), CAST(:codes AS text[]),
-           CAST(:claimed AS bigint[]), CAST(:bodies AS bytea[]), CAST(:events AS bigint[]),
-           CAST(:kinds AS text[]), CAST(:datas AS text[]))
-         AS w (place, item, fence, stage, next_stage, phase, attempt, used, lane, delay, error, code,
-               claimed_at, body, events, kind, data)),
+WITH wish AS MATERIALIZED (  -- what many have in common comes once, as a shape; each says which is its own
+  SELECT w.place, w.item, w.fence, w.body,
+         (CAST(:stages AS text[]))[w.shape] AS stage, (CAST(:next_stages AS text[]))[w.shape] AS next_stage,
+         (CAST(:phases AS text[]))[w.shape] AS phase, (CAST(:attempts AS bigint[]))[w.shape] AS attempt,
+         (CAST(:used AS bigint[]))[w.shape] AS used, (CAST(:lanes AS text[]))[w.shape] AS lane,
+         (CAST(:delays AS bigint[]))[w.shape] AS delay, (CAST(:errors AS text[]))[w.shape] AS error,
+         (CAST(:codes AS text[]))[w.shape] AS code, (CAST(:claimed AS bigint[]))[w.shape] AS claimed_at,
+         (CAST(:events AS bigint[]))[w.shape] AS events, (CAST(:kinds AS text[]))[w.shape] AS kind,
+         (CAST(:datas AS text[]))[w.shape] AS data
+    FROM unnest(CAST(:places AS bigint[]), CAST(:items AS bigint[]), CAST(:fences AS bigint[]),
+                CAST(:bodies AS bytea[]), CAST(:shapes AS integer[])) AS w (place, item, fence, body, shape)),
 clock AS MATERIALIZED (SELECT clock_ms(:now) AS now),
 moved AS (
   UPDATE item

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from contextlib import aclosing
 from typing import Any
 
 import pytest
@@ -652,10 +653,12 @@ async def test_events_can_be_followed_from_another_flow(database: Database) -> N
         seen = []
 
         async def follow() -> None:
-            async for event in reader.events(follow=True, pipeline=pipeline):
-                seen.append(event.kind)
-                if event.kind == "stage_finished":
-                    return
+            events: Any = reader.events(follow=True, pipeline=pipeline)
+            async with aclosing(events):
+                async for event in events:
+                    seen.append(event.kind)
+                    if event.kind == "stage_finished":
+                        return
 
         following = asyncio.create_task(follow())
         await asyncio.sleep(0)

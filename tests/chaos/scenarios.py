@@ -160,18 +160,20 @@ async def pauses_under_load(
             crew.start(workers)
             await all_have_begun(flow, crew, workers)
             while len(stopped) < pauses:
+                await asyncio.sleep(rng.uniform(0, 0.1))
                 await feed.top_up()
                 begun = await holders(flow, crew)
                 busy = sorted(worker for worker, (_, leases) in begun.items() if leases)
                 if not busy:
-                    await asyncio.sleep(0.05)
                     continue
                 worker = rng.choice(busy)
                 pid = begun[worker][0]
                 os.kill(pid, signal.SIGSTOP)
                 stopped_ms = clock.now_ms()
-                if not await _is_writable(database):
-                    os.kill(pid, signal.SIGCONT)  # it was just writing: all others would wait
+                writable = await _is_writable(database)
+                if not writable or not await flow.store.read("held", worker=worker):
+                    # It was just writing, and all others would wait; or it has nothing any more.
+                    os.kill(pid, signal.SIGCONT)
                     continue
                 await asyncio.sleep(2 * LEASE_SECONDS + SWEEP_SECONDS)
                 gone_on_ms = clock.now_ms()

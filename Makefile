@@ -71,7 +71,7 @@ sim: setup ## play the engine through SEEDS=500 seeded schedules of crashes and 
 	$(BIN)/python -m onceflow.testing.simulate --seeds $(SEEDS)
 
 chaos: setup ## kill and restart real workers and servers under load; takes minutes
-	$(BIN)/python -m pytest -m chaos tests/chaos $(ARGS)
+	$(BIN)/python -m pytest -m chaos tests $(ARGS)
 
 bench-setup: $(BENCH_VENV)/.installed ## make .venv-bench, with the peers in it
 

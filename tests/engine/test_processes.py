@@ -9,6 +9,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from onceflow import Flow, Pipeline, Settings, Stage
 from tests.engine import worker
 from tests.engine.kit import Database, audited, kinds, ok, until, until_state, working
@@ -76,6 +78,9 @@ async def counts_are(flow: Flow, **wanted: int) -> None:
     await until(flow, question)
 
 
+# On SQLite a worker stopped inside its write transaction stops every writer until it goes on, so on
+# a busy machine this waits in vain; tests/chaos pauses only where the file is writable.
+@pytest.mark.chaos
 async def test_F05_a_worker_stopped_for_longer_than_its_lease_commits_nothing_afterwards(
     database: Database,
 ) -> None:

@@ -143,7 +143,13 @@ async def kills_under_load(
 
 
 async def pauses_under_load(
-    database: str, folder: Path, pauses: int, workers: int = 3, least_open: int = 150
+    database: str,
+    folder: Path,
+    pauses: int,
+    workers: int = 3,
+    *,
+    least_open: int = 150,
+    timed: bool = True,
 ) -> None:
     """F05: a worker is stopped for two leases and goes on. What it held is somebody else's by
     then, and what it still wants to store is refused."""
@@ -194,7 +200,15 @@ async def pauses_under_load(
                     assert after.kind == "reclaimed"
                     lost_meanwhile += 1
     say("F05", database, pauses=pauses, items=items, leases_lost_meanwhile=lost_meanwhile)
-    assert lost_meanwhile, "nobody took anything over: the scenario proves nothing"
+    if timed:  # whether others sweep within two leases depends on the machine
+        held = [
+            f"{event} -> {after}"
+            for worker, _, stopped_ms, gone_on_ms in stopped
+            for history in found.values()
+            for event, after in pairwise(history)
+            if event.worker == worker and event.at < gone_on_ms and after.at > stopped_ms
+        ]
+        assert lost_meanwhile, ["nobody took anything over", stopped, held]
 
 
 STUCK = """

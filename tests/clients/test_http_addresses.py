@@ -208,10 +208,10 @@ async def test_U28_a_resolver_that_fails_hangs_or_floods(
 async def test_U28_what_the_machines_resolver_says(
     make_http: MakeHttp, monkeypatch: pytest.MonkeyPatch, number: int, wanted: str
 ) -> None:
-    async def answers(*_: object, **__: object) -> object:
+    def answers(*_: object, **__: object) -> object:
         raise socket.gaierror(number, "said the resolver")
 
-    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", answers)
+    monkeypatch.setattr(socket, "getaddrinfo", answers)
     http = make_http(resolver=system_resolver)
     assert await failure(http.get("http://a.test/")) == wanted
 

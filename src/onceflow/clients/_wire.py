@@ -7,7 +7,9 @@ with a stable code.
 from __future__ import annotations
 
 import asyncio
+import functools
 import math
+import re
 import select
 import socket
 import ssl
@@ -17,10 +19,12 @@ from typing import Any, NamedTuple
 import aiohttp
 from aiohttp import http_exceptions
 from aiohttp.abc import AbstractResolver, ResolveResult
+from aiohttp.client_proto import ResponseHandler
 from multidict import CIMultiDictProxy
 from yarl import URL as YarlURL
 
 from onceflow.clients import addresses
+from onceflow.clients._frames import Chunks
 from onceflow.clients.codings import Decoder, codings, too_large
 from onceflow.clients.resolve import Resolver
 from onceflow.clients.settings import FetchSettings
@@ -55,6 +59,7 @@ class Wire:
         self._allowed = addresses.networks(settings.allow_networks)
         self._session = aiohttp.ClientSession(
             connector=_Connector(
+                functools.partial(_Handler, settings),
                 resolver=_JudgingResolver(resolver, self._allowed, settings.addresses_max),
                 socket_factory=self._judged_socket,
                 ssl=ssl.create_default_context(cafile=settings.ca_file),
@@ -158,8 +163,84 @@ class Wire:
         return socket.socket(family, kind, protocol)
 
 
+class _Handler(ResponseHandler):
+    """Counts what really comes in (heads, interim answers, chunk sizes and all), and reads the
+    framing of chunked answers strictly (P19, R6)."""
+
+    def __init__(self, settings: FetchSettings, *, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(loop=loop)
+        self._settings = settings
+        self._bytes_max = settings.wire_bytes_max + settings.header_bytes_max
+        self._bytes = 0
+        self._before = b""  # the last bytes of an unfinished head: its end may be cut in two
+        self._heads = 0
+        self._chunks: Chunks | None = None
+        self._chunked_at = 0  # behind which head of the bytes at hand chunks begin
+        self._refused: HandlerError | None = None
+
+    def set_response_params(self, **params: Any) -> None:
+        """A request is about to be sent: a new answer begins."""
+        self._bytes = self._chunked_at = 0
+        self._before = b""
+        self._chunks = self._refused = None
+        super().set_response_params(**params)
+
+    def data_received(self, data: bytes) -> None:
+        self._bytes += len(data)
+        if self._bytes > self._bytes_max:
+            self._refuse(too_large(self._settings.wire_bytes_max, "on the wire"))
+            return
+        try:
+            if self._chunks is not None:
+                self._chunks.feed(data)
+                super().data_received(data)
+                return
+            self._heads = 0
+            super().data_received(data)
+            if self._chunked_at:
+                self._begin_chunks(self._before + data)
+            elif not self._heads:
+                self._before = (self._before + data)[-3:]
+        except HandlerError as error:
+            self._refuse(error)
+
+    def feed_data(self, data: Any, size: int = 0) -> None:
+        """Called by the library for each head it has read."""
+        self._heads += 1
+        message = data[0]
+        if message.chunked and message.code >= 200 and not self._chunked_at:
+            self._chunked_at = self._heads
+        super().feed_data(data, size)
+
+    def set_exception(self, exc: BaseException, *cause: BaseException) -> None:
+        if self._refused is None or exc is self._refused:
+            super().set_exception(exc, *cause)
+
+    def _begin_chunks(self, data: bytes) -> None:
+        self._chunks = Chunks(
+            bytes_max=self._settings.wire_bytes_max, trailers_max=self._settings.header_lines_max
+        )
+        ends = [match.end() for match in re.finditer(rb"\n\r?\n", data)]
+        if len(ends) >= self._chunked_at:
+            self._chunks.feed(data[ends[self._chunked_at - 1] :])
+
+    def _refuse(self, error: HandlerError) -> None:
+        self._refused = error
+        if self._payload is not None:
+            self._payload.set_exception(error)
+        self.set_exception(error)
+        # Nothing more of this answer is wanted, and its end must not hide what was wrong with it.
+        self._parser = self._payload = None
+        if self.transport is not None:
+            self.transport.abort()
+
+
 class _Connector(aiohttp.TCPConnector):
     """Never hands out a kept connection on which the server has spoken unasked (P20)."""
+
+    def __init__(self, handler: Any, **options: Any) -> None:
+        super().__init__(**options)
+        self._factory = functools.partial(handler, loop=self._loop)
 
     async def _get(self, key: Any, traces: Any) -> Any:
         kept = self._conns.get(key)
@@ -237,6 +318,8 @@ def _named(error: Exception, url: Url) -> HandlerError:
             return Transient(f"{name}: {_short(error)}", code="resolve_failed")
         case TimeoutError():
             return Transient(f"{name}: no answer within the time limit", code="timeout")
+        case aiohttp.ClientConnectorError(os_error=ConnectionResetError() | BrokenPipeError()):
+            return Transient(f"{name}: the connection was cut at its start", code="disconnected")
         case aiohttp.ClientConnectorError():
             return Transient(f"{name}: no connection: {_short(error)}", code="connect_failed")
         case aiohttp.ClientPayloadError() if isinstance(cause, http_exceptions.ContentLengthError):

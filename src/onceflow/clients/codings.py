@@ -7,6 +7,7 @@ import zlib
 from onceflow.core.errors import Permanent, Transient
 
 STEP_BYTES = 256 * 1024
+MEMBERS_MAX = 4096  # of one gzip stream; a page compressed in blocks of 64 KiB has 320
 
 # What we can undo, and so what the request's Accept-Encoding offers.
 ACCEPTED = "gzip, deflate"
@@ -65,6 +66,7 @@ class _Layer:
     def __init__(self, name: str) -> None:
         self.produced = 0
         self.started = False
+        self._members = 1
         self._deflate = name == "deflate"
         self._undo = None if self._deflate else zlib.decompressobj(wbits=31)
 
@@ -81,6 +83,12 @@ class _Layer:
         if self._undo.eof:
             if self._deflate or not data.startswith(b"\x1f"):
                 return b"", b""  # bytes behind the end of a stream are padding: dropped
+            self._members += 1
+            if self._members > MEMBERS_MAX:
+                raise Permanent(
+                    f"the compressed page is in more than {MEMBERS_MAX:,} parts",
+                    code="bad_encoding",
+                )
             self._undo = zlib.decompressobj(wbits=31)
         self.started = True
         try:

@@ -286,7 +286,10 @@ class Http:
                 f"{path}: more than {self.settings.redirects_max} redirects",
                 code="too_many_redirects",
             )
-        location = answer.headers.get("Location", "")
+        locations = set(answer.headers.getall("Location"))
+        if len(locations) > 1:
+            raise Permanent(f"{path} redirects to several places at once", code="bad_protocol")
+        location = locations.pop()
         try:
             target = parse_url(location, base=url)
         except Permanent as error:

@@ -5,11 +5,17 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
 from typing import Protocol
 
 from onceflow.clients import addresses
 from onceflow.clients.urls import parse_url
 from onceflow.core.errors import Permanent, Transient
+
+LOOKUPS_MAX = 32
+"""Look-ups at once. They wait in threads of their own: a few names whose servers never answer would
+otherwise hold up everything else that this process does in threads."""
 
 _NO_SUCH_NAME = (socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME))
 
@@ -45,7 +51,7 @@ async def system_resolver(host: str, /) -> Sequence[str]:
     """What the machine's own resolver says."""
     loop = asyncio.get_running_loop()
     try:
-        answers = await loop.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+        answers = await loop.run_in_executor(_threads(), _look_up, host)
     except socket.gaierror as error:
         if error.errno in _NO_SUCH_NAME:
             raise Permanent(f"no such name: {host}", code="name_not_found") from None
@@ -53,3 +59,12 @@ async def system_resolver(host: str, /) -> Sequence[str]:
     except (OSError, UnicodeError) as error:
         raise Transient(f"could not resolve {host}: {error}", code="resolve_failed") from None
     return list(dict.fromkeys(str(answer[4][0]) for answer in answers))
+
+
+@lru_cache(maxsize=1)
+def _threads() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(LOOKUPS_MAX, thread_name_prefix="resolve")
+
+
+def _look_up(host: str) -> list[tuple[object, object, object, object, tuple[object, ...]]]:
+    return list(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM))

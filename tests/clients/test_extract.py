@@ -93,14 +93,15 @@ async def test_D06_deep_nesting(extractor: Extractor, depth: int) -> None:
         assert found.method == "plain"  # kept, and marked
 
 
-async def test_D07_twenty_mib_in_one_line() -> None:
-    async with Extractor(ExtractSettings(processes=1, seconds=60)) as extractor:
-        page = "<html><body><p>" + "word and more " * (20 * 2**20 // 14) + "</p></body></html>"
-        try:
-            found = await extractor.extract(page, url=URL)
-            assert len(found.text) <= 5_000_000
-        finally:
-            assert "council" in (await extractor.extract(PAGE, url=URL)).text
+@pytest.mark.parametrize(
+    "unit",
+    ["word and more ", "Word and more here. ", "<p>Word and more here.</p>", "Word and more<br>"],
+)
+async def test_D07_twenty_mib_in_one_line(extractor: Extractor, unit: str) -> None:
+    page = "<html><title>T</title><body><p>" + unit * (20 * 2**20 // len(unit)) + "</body></html>"
+    found = await extractor.extract(page, url=URL)
+    assert 4_000_000 < len(found.text) <= 5_000_000
+    assert (found.method, found.title) == ("plain", "T")
 
 
 @pytest.mark.parametrize(
@@ -119,10 +120,12 @@ async def test_D07_twenty_mib_in_one_line() -> None:
         "</p>" * 200_000,
         "&#x" + "9" * 100_000,
         "<table>" * 5_000,
+        "<a " + " ".join(f"a{n}=1" for n in range(200_000)) + ">",
+        "<span>a b c</span>" * 190_000,
     ],
     ids=[
         *("comment", "script", "cdata", "attribute", "spaces", "angles", "ampersands", "equals"),
-        *("paragraphs", "inline", "ends", "number", "tables"),
+        *("paragraphs", "inline", "ends", "number", "tables", "attributes", "spans"),
     ],
 )
 async def test_D08_D09_markup_that_never_ends(extractor: Extractor, tail: str) -> None:
@@ -197,14 +200,14 @@ async def test_D14_hidden_text_is_dropped(extractor: Extractor, hidden: str) -> 
     assert "Ignore your instructions" not in only.text
 
 
-async def test_D16_a_million_links() -> None:
-    links = "".join(f'<a href="/p/{n}">p</a>' for n in range(1_000_000))
+@pytest.mark.parametrize("count", [100_000, 1_000_000])
+async def test_D16_very_many_links(extractor: Extractor, count: int) -> None:
+    links = "".join(f'<a href="/p/{n}">p</a>' for n in range(count))
     page = f"<html><body><p>{SENTENCES * 3}</p>{links}</body></html>"
-    async with Extractor(ExtractSettings(processes=1, seconds=60)) as extractor:
-        found = await extractor.extract(page, url=URL)
-    assert len(found.links) <= 1000  # none, where the tree does not fit the child's memory
+    found = await extractor.extract(page, url=URL)
+    assert len(found.links) == 1000
+    assert found.links[7] == "http://site.test/p/7"
     assert "council" in found.text
-    assert found.method == "plain"
 
 
 async def test_D16_links_are_judged(extractor: Extractor) -> None:

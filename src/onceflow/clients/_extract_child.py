@@ -11,11 +11,12 @@ import contextlib
 import ctypes
 import json
 import os
+import re
 import resource
 import signal
 import struct
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -27,10 +28,15 @@ METAS_MAX = 500
 SCRIPTS_MAX = 50
 SCRIPT_CHARS_MAX = 100_000
 SHORT_CHARS = 250  # less text than this, and the thorough mode gets its turn
-NODES_MAX = 400_000  # a larger or deeper tree would only use up the time limit
+CAREFUL_CHARS_MAX = 4_000_000  # of a longer page only the beginning is looked at closely
+GLANCE_CHARS = 300_000
+CAREFUL_SHARE = 0.5  # of the time limit, in CPU time; then all text is taken as it is
+NODES_MAX = 200_000  # a larger or deeper tree would only use up the time limit
 DEPTH_MAX = 400
+ATTRIBUTES_MAX = 5_000
 RECURSION_MAX = 5_000
 
+_LONG_TAG = re.compile(r"<[^<>]{10000,}")
 _HIDDEN_STYLE = ("display:none", "visibility:hidden", "font-size:0;", "font-size:0px", "opacity:0;")
 
 # The page's own words about itself, as publishers spell the names; trafilatura's search for them
@@ -48,39 +54,71 @@ _META_NAMES = {
 Work = Callable[[dict[str, Any]], dict[str, Any]]
 
 
+class TooSlow(BaseException):
+    """The careful ways have used up their share of the time. Not for a library to catch."""
+
+
 def extract(request: dict[str, Any]) -> dict[str, Any]:
     """`html`, `url` -> text, markdown, title, author, date, language, canonical, hrefs, method."""
     html: str = request["html"]
     found: dict[str, Any] = {"text": "", "markdown": "", "method": "none"}
-    tree, sound = _parse(html)
+    whole = not _is_too_much(html)
+    tree, sound = _parse(html if whole else html[:GLANCE_CHARS])
     if tree is not None:
         found |= _about(tree)
+    sound = sound and whole
     if sound:
         import trafilatura  # noqa: F401 - a missing library is not the page's fault: see serve()
 
         # Whatever goes wrong in a stranger's page inside a stranger's library, the plain text is
         # still there to be had.
-        with contextlib.suppress(Exception):
-            found |= _main_text(tree, request, fast=True)
-        if len(found["text"]) < SHORT_CHARS:
+        with contextlib.suppress(TooSlow), _at_most(request.get("seconds")):
             with contextlib.suppress(Exception):
-                again = _main_text(_parse(html)[0], request, fast=False)
-                if len(again["text"]) > len(found["text"]):
-                    found |= again
+                found |= _main_text(tree, request, fast=True)
+            if len(found["text"]) < SHORT_CHARS:
+                with contextlib.suppress(Exception):
+                    again = _main_text(_parse(html)[0], request, fast=False)
+                    if len(again["text"]) > len(found["text"]):
+                        found |= again
     if not found["text"]:
-        plain = _plain(html, tree if sound else None)
+        # The careful ways take the tree apart, so where they were stopped it has to be read again.
+        tree = _parse(html)[0] if sound else None
+        plain = _plain(html, tree, request.get("chars_max"))
         if plain:
             found |= {"text": plain, "markdown": plain, "method": "plain"}
     return found
 
 
-def _plain(html: str, tree: Any) -> str:
+def _is_too_much(html: str) -> bool:
+    """Would building its tree alone use up the limits? An element's attributes are compared with
+    each other, so a hundred thousand of them take longer than the largest honest page."""
+    if len(html) > CAREFUL_CHARS_MAX or html.count("<") > 2 * NODES_MAX:
+        return True
+    return any(tag.group().count("=") > ATTRIBUTES_MAX for tag in _LONG_TAG.finditer(html))
+
+
+@contextlib.contextmanager
+def _at_most(seconds: float | None) -> Iterator[None]:
+    """Raise `TooSlow` in what runs inside, once it has used its share of `seconds` of CPU time."""
+
+    def stop(*_: object) -> None:
+        raise TooSlow
+
+    signal.signal(signal.SIGPROF, stop)
+    signal.setitimer(signal.ITIMER_PROF, (seconds or 0.0) * CAREFUL_SHARE)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+
+
+def _plain(html: str, tree: Any, chars_max: int | None) -> str:
     """All text there is. From the tree where there is one: hidden parts are gone from it."""
     if tree is not None:
         from lxml import etree  # type: ignore[import-untyped]  # has no types
 
         html = etree.tostring(tree, encoding="unicode", method="html")
-    return str(_text_module().strip_markup(html, is_html=True)).strip()
+    return str(_text_module().strip_markup(html, is_html=True, chars_max=chars_max)).strip()
 
 
 def _parse(html: str) -> tuple[Any, bool]:
@@ -249,7 +287,7 @@ def serve(work: Work = extract) -> None:
         # Should the parent be stopped or gone, the alarm ends us all the same.
         signal.setitimer(signal.ITIMER_REAL, float(settings["seconds"]) + 1)
         try:
-            answer = work(request)
+            answer = work({**request, "seconds": settings["seconds"]})
         except MemoryError:
             answer = {"failure": "it needs too much memory"}
         except ImportError as error:

@@ -78,7 +78,8 @@ class Extractor:
         Markdown takes about a quarter more time, so it is made only if asked for.
         """
         pool = await self._pools.get()
-        request = {"html": html, "url": url, "markdown": markdown}
+        chars_max = self.settings.text_chars_max
+        request = {"html": html, "url": url, "markdown": markdown, "chars_max": chars_max}
         async with pool.child() as child:
             answer = await child.ask(request, shown(url or "the page"))
         return self._result(answer, url)

@@ -149,8 +149,10 @@ def one_line(text: str, *, chars_max: int) -> str:
     return " ".join(clean(text[: chars_max * 8]).split())[:chars_max].strip()
 
 
-def strip_markup(text: str, *, is_html: bool = False) -> str:
+def strip_markup(text: str, *, is_html: bool = False, chars_max: int | None = None) -> str:
     """The visible text of HTML, roughly and in one pass; plain text comes back as it is.
+
+    `chars_max` cuts it before its white space is folded, which takes the most memory.
 
     For a model that is handed a raw page, and for pages that defeat the careful way (`extract`).
     """
@@ -174,7 +176,8 @@ def strip_markup(text: str, *, is_html: bool = False) -> str:
         parts.append("\n\n" if _BLOCK.match(text, start) else " ")
         at = end + 1
     parts.append(text[at:])
-    lines = (" ".join(line.split()) for line in unescape("".join(parts)).split("\n"))
+    seen = unescape("".join(parts)[:chars_max])
+    lines = (" ".join(line.split()) for line in seen.split("\n"))
     return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip()
 
 

@@ -1,0 +1,401 @@
+"""The summaries as files: `{id}.json` for each item, `digest.json` and `digest.md` for the run.
+
+They are a projection of the database, made by following its events with the public API: whatever
+is missing, damaged or out of date is written again from what was committed, to the same bytes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+from onceflow import Flow, Item, OnceflowError, Run
+from onceflow.core.errors import SettingsError
+from onceflow.core.item import Phase
+from onceflow.pipelines.folder import Folder
+from onceflow.pipelines.summarize import NAME
+
+FOLLOW_SECONDS = 0.25
+"""How often the files catch up with what was committed and streamed."""
+BATCH = 32
+PAGE = 500
+HELD_SECONDS = 5.0
+"""How long the end waits for files that another process is writing."""
+OWED_MAX = 10_000
+"""Files that could not be written yet; if there are more, all are looked at again."""
+IDENTITY = ".onceflow.json"
+DIGEST = ("digest.json", "digest.md")
+DIGEST_LOCK, IDENTITY_LOCK = 0, 1 << 62
+"""Locks by number: an item's is its id, which is at least 1."""
+ITEM_FILE = re.compile(r"([1-9][0-9]{0,18})\.json")
+KINDS = ("claimed", "scrape_finished", "summary_finished", "stage_finished", "retried", "failed",
+         "reclaimed", "released", "reopened", "cancelled")  # fmt: skip
+
+
+class Files:
+    """Keeps the files of one run (or of every item) equal to the database.
+
+    `warn` is told once when files cannot be written, and again when they can.
+    """
+
+    def __init__(
+        self,
+        flow: Flow,
+        path: Path,
+        *,
+        run: str | None = None,
+        warn: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        self._flow = flow
+        self.folder = Folder(path)
+        self._run = run
+        self._warn = warn
+        self._seen = 0
+        self._streaming: dict[int, str] = {}
+        self._owed: dict[int, None] = {}
+        self._owes_all = False
+        self._error: OSError | None = None
+        self.written = 0
+
+    async def begin(self) -> None:
+        """From here on the files follow. Refuses a folder that has another database's files."""
+        self.folder.open()
+        self._seen = (await self._flow.store.read("last_event"))[0]["seq"]
+        await self._claim_folder()
+        await asyncio.to_thread(self._clean)
+
+    def close(self) -> None:
+        self.folder.close()
+
+    async def __aenter__(self) -> Files:
+        await self.begin()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.close()
+
+    # --- following ---
+
+    async def follow(self, over: asyncio.Event, added: asyncio.Event | None = None) -> None:
+        """Write what is committed and streamed, until `over`; then catch up once more. After
+        `added`, what was there already is looked at too."""
+        checked = False
+        while True:
+            last = over.is_set()
+            try:
+                if not checked and (added is None or added.is_set()):
+                    await self.check()
+                    checked = True
+                await self.catch_up()
+                await self._stream()
+            except OnceflowError as error:
+                if last:
+                    raise
+                self._warn(f"the files wait for the database: {error}")
+            if last:
+                break
+            try:
+                async with asyncio.timeout(FOLLOW_SECONDS):
+                    await over.wait()
+            except TimeoutError:
+                continue
+        until = asyncio.get_running_loop().time() + HELD_SECONDS
+        while self.owing and self._error is None and asyncio.get_running_loop().time() < until:
+            await asyncio.sleep(0.05)
+            await self._settle_debts()
+
+    async def catch_up(self) -> None:
+        """Write the files of all items that changed since the last time."""
+        batch: dict[int, None] = {}
+        async for event in self._flow.events(after=self._seen, pipeline=NAME, kinds=KINDS):
+            self._seen = event.seq
+            if event.item is None:
+                continue
+            if event.key is not None and event.key.startswith("gate:"):
+                batch[DIGEST_LOCK] = None
+            elif event.kind != "claimed":
+                batch[event.item] = None
+                self._streaming.pop(event.item, None)
+            elif event.stage == "summarize":
+                self._streaming[event.item] = ""
+            if len(batch) >= BATCH:
+                await self._put(batch)
+                batch = {}
+        await self._put(batch)
+        await self._settle_debts()
+
+    async def check(self) -> None:
+        """Look at every file of what is committed; what is missing or differs is written again."""
+        after = 0
+        while page := await self._flow.items(NAME, run=self._run, after=after, limit=PAGE):
+            after = page[-1].id
+            due = [item.id for item in page if _has_file(item)]
+            for at in range(0, len(due), BATCH):
+                await self._put(due[at : at + BATCH])
+        await self._put([DIGEST_LOCK])
+
+    async def _stream(self) -> None:
+        """What is being summarized right now, in whichever process."""
+        changed: list[int] = []
+        for item, before in list(self._streaming.items()):
+            partial = await self._flow.partial(item)
+            if partial is not None and partial[1] != before:
+                self._streaming[item] = partial[1]
+                changed.append(item)
+        for at in range(0, len(changed), BATCH):
+            await self._put(changed[at : at + BATCH])
+
+    async def _settle_debts(self) -> None:
+        """Try again what could not be written."""
+        owed, self._owed = list(self._owed), {}
+        owes_all, self._owes_all = self._owes_all, False
+        if owes_all:
+            await self.check()
+        else:
+            for at in range(0, len(owed), BATCH):
+                await self._put(owed[at : at + BATCH])
+        if self._error is not None and not self.owing:
+            self._error = None
+            self._warn("the files can be written again")
+
+    @property
+    def owing(self) -> str | None:
+        """Why some files are not as they should be; None if all are."""
+        if not self._owed and not self._owes_all:
+            return None
+        count = len(self._owed)
+        what = "many files" if self._owes_all else f"{count} file{'s' if count > 1 else ''}"
+        why = "another process holds them" if self._error is None else self._error.strerror
+        return f"{what} in {self.folder.path} could not be written: {why}"
+
+    # --- writing ---
+
+    async def _put(self, numbers: Iterable[int]) -> None:
+        """Bring these items' files up to date, as far as nobody else is doing so."""
+        wanted = list(numbers)
+        if not wanted:
+            return
+        with self.folder.holding(wanted) as got:
+            self._owe(number for number in wanted if number not in got)
+            files: dict[str, bytes] = {}
+            for number in got:
+                files |= await (self._digest() if number == DIGEST_LOCK else self._item(number))
+            failed = await asyncio.to_thread(self.folder.put, files)
+        self.written += len(files) - len(failed)
+        for name, error in failed.items():
+            match = ITEM_FILE.fullmatch(name)
+            self._owe([int(match[1]) if match else DIGEST_LOCK])
+            if self._error is None:
+                self._error = error
+                self._warn(
+                    f"{self.folder.path / name} cannot be written: {error.strerror}; the work goes "
+                    "on, and the files follow as soon as they can"
+                )
+
+    def _owe(self, numbers: Iterable[int]) -> None:
+        self._owed |= dict.fromkeys(numbers)
+        if len(self._owed) > OWED_MAX:
+            self._owed, self._owes_all = {}, True
+
+    async def _item(self, number: int) -> dict[str, bytes]:
+        """The file of one item, if it is one of ours and there is something to say."""
+        page = await self._flow.items(NAME, run=self._run, after=number - 1, limit=1)
+        if not page or page[0].id != number:
+            self._streaming.pop(number, None)  # of another run
+            return {}
+        if not _has_file(page[0]):
+            return {}
+        return {f"{number}.json": as_bytes(await document(self._flow, page[0]))}
+
+    async def _digest(self) -> dict[str, bytes]:
+        run = await self._digested()
+        if run is None or run.gate_item is None:
+            return {}
+        item = await self._flow.item(None, run.gate_item)
+        if item.phase is not Phase.DONE:
+            return {}
+        found = await digest_document(self._flow, run, item)
+        return dict(zip(DIGEST, (as_bytes(found), markdown(found).encode()), strict=True))
+
+    async def _digested(self) -> Run | None:
+        """The run whose digest is kept here: the one that is followed, else the newest."""
+        if self._run is not None:
+            return await self._flow.run(self._run)
+        for run in await self._flow.runs(NAME):
+            if run.gate_item is not None and run.finished_at is not None:
+                return run
+        return None
+
+    # --- the folder ---
+
+    async def _claim_folder(self) -> None:
+        """Two databases number their items alike: one folder is for one of them."""
+        first = await self._flow.items(NAME, limit=1)
+        if not first:
+            return
+        known = f"{first[0].id} {first[0].created_at} {first[0].key}"
+        mark = blake2b(known.encode(), digest_size=16).hexdigest()
+        body = as_bytes({"about": "the summaries of one Onceflow database", "database": mark})
+        with self.folder.holding([IDENTITY_LOCK]):
+            there = self.folder.read(IDENTITY)
+            if there is None:
+                failed = await asyncio.to_thread(self.folder.put, {IDENTITY: body})
+                for error in failed.values():
+                    raise SettingsError(
+                        f"nothing can be written to {self.folder.path}: {error.strerror}; free "
+                        "some space or name another folder with --out"
+                    )
+            elif there != body and _says_another(there, mark):
+                raise SettingsError(
+                    f"{self.folder.path} has the summaries of another database; name another "
+                    "folder with --out"
+                )
+
+    def _clean(self) -> None:
+        """Take away what killed processes left; what somebody writes just now is locked."""
+        for name in self.folder.left_behind():
+            match = ITEM_FILE.fullmatch(name)
+            number = int(match[1]) if match else DIGEST_LOCK
+            with self.folder.holding([number]) as got:
+                if got:
+                    self.folder.forget(name)
+
+
+def _says_another(there: bytes, mark: str) -> bool:
+    try:
+        return bool(json.loads(there)["database"] != mark)
+    except (ValueError, KeyError, TypeError):
+        return False  # damaged: it says nothing
+
+
+def _has_file(item: Item) -> bool:
+    """An item has a file as soon as there is more to say than that it is known."""
+    if item.key.startswith("gate:"):
+        return False
+    return item.stage != "scrape" or item.phase in (Phase.FAILED, Phase.CANCELLED)
+
+
+async def document(flow: Flow, item: Item) -> dict[str, Any]:
+    """What an item's file holds: a function of what is committed (and streamed) alone."""
+    bodies: dict[str, Any] = {}
+    times: dict[str, int] = {}
+    for row in await flow.results(item.id):
+        bodies[row["stage"]], times[row["stage"]] = row["body"], row["at"]
+    page, result = bodies.get("scrape") or {}, bodies.get("summarize") or {}
+    active = item.phase is Phase.ACTIVE and item.stage == "summarize"
+    partial = await flow.partial(item.id) if active else None
+    found: dict[str, Any] = {
+        "id": item.id,
+        "url": item.key,
+        "state": item.state,
+        "stage": item.stage,
+        "phase": item.phase.value,
+        "page_url": page.get("url"),
+        "title": page.get("title"),
+        "author": page.get("author"),
+        "date": page.get("date"),
+        "language": page.get("language"),
+        "summary": result.get("summary"),
+        "summary_in_progress": None if partial is None else partial[1],
+        "note": result.get("note"),
+        "same_as": result.get("same_as"),
+        "model": result.get("model"),
+        "tokens": result.get("tokens"),
+        "tokens_estimated": result.get("tokens_estimated"),
+        "cost": result.get("cost"),
+        "error": None,
+        "attempt": item.attempt,
+        "generation": item.generation,
+        "times": {
+            "added": moment(item.created_at),
+            "scraped": moment(times.get("scrape")),
+            "summarized": moment(times.get("summarize")),
+            "changed": moment(item.updated_at),
+        },
+        "text": page.get("text"),
+    }
+    if item.error is not None:
+        found["error"] = {"code": item.error_code, "message": item.error}
+    return found
+
+
+async def digest_document(flow: Flow, run: Run, gate: Item) -> dict[str, Any]:
+    """What `digest.json` holds: the gate's result, and whose it is."""
+    result: dict[str, Any] = await flow.result(gate.id, gate.stage)
+    times = {"began": moment(run.created_at), "finished": moment(gate.updated_at)}
+    return {"run": run.id, "state": gate.state, "times": times, **result}
+
+
+def moment(ms: int | None) -> str | None:
+    """A time of the database, for people and programs."""
+    if ms is None:
+        return None
+    whole, part = divmod(ms, 1000)
+    return f"{datetime.fromtimestamp(whole, UTC):%Y-%m-%dT%H:%M:%S}.{part:03d}Z"
+
+
+def as_bytes(value: Any) -> bytes:
+    text = json.dumps(value, ensure_ascii=False, indent=2)
+    try:
+        return f"{text}\n".encode()
+    except UnicodeEncodeError:  # lone surrogates: as escapes they are kept
+        return f"{json.dumps(value, indent=2)}\n".encode()
+
+
+# --- Markdown ---
+
+SPECIAL = re.compile(r"([\\`*_\[\]<>|~&])")
+AT_START = re.compile(r"^(\d{0,9})([-+=#.)])")
+
+
+def plain_text(text: Any) -> str:
+    """Somebody else's text as text: nothing in it is taken for Markdown or HTML."""
+    return AT_START.sub(r"\1\\\2", SPECIAL.sub(r"\\\1", " ".join(str(text or "").split())))
+
+
+def _link(title: Any, url: str) -> str:
+    target = re.sub(r"[\s<>\\]", lambda match: f"%{ord(match[0]):02X}", url)
+    return f"[{plain_text(title) or plain_text(url)}](<{target}>)"
+
+
+def markdown(found: dict[str, Any]) -> str:
+    """A digest for people."""
+    counts = found["counts"]
+    words = [f"{counts['completed']:,} summarized"]
+    if counts["same"]:
+        words.append(f"{counts['same']:,} the same as another")
+    if counts["failed"]:
+        words.append(f"{counts['failed']:,} failed")
+    total = counts["completed"] + counts["same"] + counts["failed"]
+    lines = [f"# Digest of {total:,} {'page' if total == 1 else 'pages'}", ""]
+    model = f", by {plain_text(found['model'])}" if found["model"] else ""
+    lines += [f"{', '.join(words)}{model}. Run {found['run']}, {found['times']['finished']}.", ""]
+    for paragraph in str(found["digest"]).split("\n\n"):
+        if paragraph.strip():
+            lines += [plain_text(paragraph), ""]
+    if found["articles"]:
+        lines += ["## Pages", ""]
+    for one in found["articles"]:
+        text = one.get("summary") or one.get("note") or f"see {one['id']}.json"
+        lines += [f"### {_link(one.get('title'), one['url'])}", "", plain_text(text), ""]
+    if found["failed"]:
+        lines += ["## Failed", ""]
+        for one in found["failed"]:
+            code = f" ({plain_text(one['code'])})" if one.get("code") else ""
+            lines.append(f"- {_link('', one['url'])}: {plain_text(one.get('reason'))}{code}")
+        lines.append("")
+    if found["same"]:
+        lines += ["## The same page as another", ""]
+        for one in found["same"]:
+            other = one.get("same_as")
+            lines.append(f"- {_link('', one['url'])}" + (f": {_link('', other)}" if other else ""))
+        lines.append("")
+    if counts["unlisted"]:
+        lines += [f"And {counts['unlisted']:,} more, each in a file of its own.", ""]
+    return "\n".join(lines)

@@ -1,8 +1,8 @@
 """The process that reads a page. It is started by path, alone, and may be killed at any moment.
 
-It gets one request after another on stdin and answers on stdout, each a 4-byte length and then
-JSON. It limits its own memory and time, ends when its parent does, and knows no other file of ours
-but `text.py`.
+It gets one request after another on stdin, each a 4-byte length, JSON, and the page's bytes, and
+answers on stdout with a length and JSON. It limits its own memory and time, ends when its parent
+does, and knows no other file of ours but `text.py`.
 """
 
 from __future__ import annotations
@@ -62,6 +62,7 @@ def extract(request: dict[str, Any]) -> dict[str, Any]:
     """`html`, `url` -> text, markdown, title, author, date, language, canonical, hrefs, method."""
     html: str = request["html"]
     found: dict[str, Any] = {"text": "", "markdown": "", "method": "none"}
+    found["doubtful"] = request.get("doubtful", False)
     whole = not _is_too_much(html)
     tree, sound = _parse(html if whole else html[:GLANCE_CHARS])
     if tree is not None:
@@ -287,7 +288,7 @@ def serve(work: Work = extract) -> None:
         # Should the parent be stopped or gone, the alarm ends us all the same.
         signal.setitimer(signal.ITIMER_REAL, float(settings["seconds"]) + 1)
         try:
-            answer = work({**request, "seconds": settings["seconds"]})
+            answer = work(_decoded(request) | {"seconds": settings["seconds"]})
         except MemoryError:
             answer = {"failure": "it needs too much memory"}
         except ImportError as error:
@@ -312,7 +313,17 @@ def _read(source: BinaryIO) -> dict[str, Any] | None:
     if len(body) < length:
         return None
     request: dict[str, Any] = json.loads(body)
-    return request
+    page = source.read(request.get("bytes", 0))
+    return None if len(page) < request.get("bytes", 0) else {**request, "body": page}
+
+
+def _decoded(request: dict[str, Any]) -> dict[str, Any]:
+    """A request with `html`: decoded by the page's own rules, unless it came as text."""
+    body: bytes = request.pop("body")
+    if "charset" not in request:
+        return {**request, "html": body.decode()}
+    found = _text_module().decode(body, request["charset"])
+    return {**request, "html": found.text, "doubtful": found.doubtful}
 
 
 def _die_with_the_parent() -> None:

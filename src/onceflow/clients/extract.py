@@ -1,7 +1,7 @@
 """A page's main text, title, date, links: read in a child process that can be killed.
 
 page = await http.page(url)
-found = await extractor.extract(page.text, url=page.url)
+found = await extractor.extract(page)
 if not found.text: ...          # nothing to summarize: a result, not an error
 """
 
@@ -13,20 +13,23 @@ import json
 import os
 import struct
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from onceflow.clients._lifetime import PerLoop
 from onceflow.clients._missing import not_installed
+from onceflow.clients.http import Page
 from onceflow.clients.settings import MIB
-from onceflow.clients.text import clean, one_line
+from onceflow.clients.text import charset_of, clean, one_line
 from onceflow.clients.urls import parse_url, shown
 from onceflow.core.errors import Permanent, Transient
 
 ANSWER_BYTES_MAX = 128 * MIB
 CHILD = Path(__file__).with_name("_extract_child.py")
 TITLE_CHARS_MAX = 500
+SEND_CHARS = 64 * 1024  # a page goes to its child in pieces, so that it is here once and not thrice
 PAGES_PER_CHILD = 1_000  # then a fresh one: parsers of strangers' pages leak
 
 
@@ -49,6 +52,7 @@ class Extracted:
     canonical: str | None = None  # only if it is of the same site
     links: tuple[str, ...] = ()  # absolute and canonical; each is judged again when it is fetched
     method: str = "none"
+    doubtful: bool = False  # characters were replaced, or header and page name different charsets
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,17 +75,19 @@ class Extractor:
         self._pools: PerLoop[_Pool] = PerLoop(self._open, _close)
 
     async def extract(
-        self, html: str, *, url: str | None = None, markdown: bool = False
+        self, page: Page | str, *, url: str | None = None, markdown: bool = False
     ) -> Extracted:
         """Raises `Permanent` or `Transient` with the code `extract_failed`, and nothing else.
 
-        Markdown takes about a quarter more time, so it is made only if asked for.
+        A `Page` is also decoded in the child, which spares this process a large page's text; `url`
+        defaults to its own. Markdown takes about a quarter more time: it is made if asked for.
         """
         pool = await self._pools.get()
+        url = page.url if url is None and isinstance(page, Page) else url
         chars_max = self.settings.text_chars_max
-        request = {"html": html, "url": url, "markdown": markdown, "chars_max": chars_max}
+        request = {"url": url, "markdown": markdown, "chars_max": chars_max}
         async with pool.child() as child:
-            answer = await child.ask(request, shown(url or "the page"))
+            answer = await child.ask(request, page, shown(url or "the page"))
         return self._result(answer, url)
 
     async def close(self) -> None:
@@ -115,6 +121,7 @@ class Extractor:
             canonical=_canonical(line("canonical", 2048), url),
             links=self._links(answer, url),
             method=str(answer.get("method") or "none"),
+            doubtful=bool(answer.get("doubtful")),
         )
 
     def _links(self, answer: dict[str, Any], url: str | None) -> tuple[str, ...]:
@@ -206,12 +213,12 @@ class _Child:
     def is_ready(self) -> bool:
         return not self._busy and self._process.returncode is None and self._asked < PAGES_PER_CHILD
 
-    async def ask(self, request: dict[str, Any], name: str) -> dict[str, Any]:
+    async def ask(self, request: dict[str, Any], page: Page | str, name: str) -> dict[str, Any]:
         self._busy = True
         self._asked += 1
         try:
             async with asyncio.timeout(self._settings.seconds):
-                await self._send(request)
+                await self._send_page(request, page)
                 answer = await self._receive()
         except TimeoutError:
             raise Permanent(
@@ -241,6 +248,24 @@ class _Child:
         data = json.dumps(message).encode()
         self._process.stdin.write(struct.pack("!I", len(data)) + data)
         await self._process.stdin.drain()
+
+    async def _send_page(self, request: dict[str, Any], page: Page | str) -> None:
+        assert self._process.stdin is not None
+        pieces: Iterator[bytes | memoryview]
+        if isinstance(page, Page):
+            declared = charset_of(page.headers.get("content-type", ""))
+            await self._send({**request, "charset": declared, "bytes": len(page.body)})
+            view = memoryview(page.body)
+            pieces = (view[at : at + SEND_CHARS] for at in range(0, len(view), SEND_CHARS))
+        else:
+            starts = range(0, len(page), SEND_CHARS)
+            parts = (page[at : at + SEND_CHARS].encode(errors="replace") for at in starts)
+            length = sum(len(part) for part in parts)
+            await self._send({**request, "bytes": length})
+            pieces = (page[at : at + SEND_CHARS].encode(errors="replace") for at in starts)
+        for piece in pieces:
+            self._process.stdin.write(piece)
+            await self._process.stdin.drain()
 
     async def _receive(self) -> dict[str, Any]:
         assert self._process.stdout is not None

@@ -48,8 +48,8 @@ $(VENV)/.installed: requirements/dev.txt pyproject.toml
 $(BENCH_VENV)/.installed: requirements/bench.txt pyproject.toml
 	$(call install,$(BENCH_VENV),requirements/bench.txt)
 
-demo: setup ## run a small pipeline from start to end
-	$(BIN)/python examples/demo.py
+demo: setup ## summarize a bundled site, offline, with a worker killed on the way; half a minute
+	$(BIN)/onceflow demo $(ARGS)
 
 test: setup ## run the tests on SQLite and PostgreSQL, with branch coverage
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal --cov --cov-fail-under=$(COVERAGE) $(ARGS)

@@ -36,6 +36,7 @@ COMMANDS = {
     WORK: {
         "run": ("work:run", "Add items to your own pipeline, work on them and follow."),
         "worker": ("work:worker", "Claim and work for a database until stopped."),
+        "demo": ("demo:demo", "A bundled site, offline, with a worker killed on the way."),
     },
     LOOK: {
         "status": ("look:status", "Counts by pipeline, stage and state; workers; failures."),

@@ -11,7 +11,6 @@ import pytest
 
 import onceflow
 from onceflow import Flow
-from onceflow.clients import resolve
 from onceflow.clients.resolve import check_public, system_resolver
 from onceflow.core.errors import HandlerError
 from onceflow.testing.site import ScriptedResolver, Site, reply
@@ -403,7 +402,7 @@ async def test_U28_names_that_hang_hold_up_nothing_else(
     async def wait(flow: Flow) -> None:
         await clock.passes(35)
 
-    monkeypatch.setattr(resolve.socket, "getaddrinfo", look_up)
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
     urls = [f"http://slow{number}.test/" for number in range(7)]
     http = make_http(resolver=system_resolver)
     try:

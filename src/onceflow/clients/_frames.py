@@ -12,6 +12,7 @@ from onceflow.clients.codings import too_large
 from onceflow.core.errors import HandlerError, Permanent
 
 LINE_BYTES_MAX = 4096  # a chunk's size with its extensions, or one trailer
+CHUNKS_MAX = 100_000  # in 10 MiB, chunks of 100 bytes; each costs its time to read
 SIZE_MAX = 2**63 - 1  # what no counter of bytes can hold is no size
 
 _SIZE = re.compile(rb"[0-9A-Fa-f]{1,16}")
@@ -23,6 +24,7 @@ class Chunks:
     def __init__(self, *, bytes_max: int, trailers_max: int) -> None:
         self._bytes_max = bytes_max
         self._trailers_left = trailers_max
+        self._chunks_left = CHUNKS_MAX
         self._left = 0  # bytes of the chunk that are still to come
         self._line = bytearray()
         self._take = self._size
@@ -38,7 +40,7 @@ class Chunks:
             end = data.find(b"\n", at, at + LINE_BYTES_MAX + 1)
             piece = data[at:] if end == -1 else data[at:end]
             if len(self._line) + len(piece) > LINE_BYTES_MAX:
-                raise bad_chunk("a chunk's line without end")
+                raise refused_framing("a chunk's line without end")
             self._line += piece
             if end == -1:
                 return
@@ -50,18 +52,21 @@ class Chunks:
     def _size(self, line: bytes) -> None:
         text = line.partition(b";")[0].rstrip(b" \t")
         if not _SIZE.fullmatch(text):
-            raise bad_chunk("a chunk without a size")
+            raise refused_framing("a chunk without a size")
         size = int(text, 16)
         if size > SIZE_MAX:
-            raise bad_chunk("a chunk of an impossible size")
+            raise refused_framing("a chunk of an impossible size")
         if size > self._bytes_max:
             raise too_large(self._bytes_max, "announced")
+        self._chunks_left -= 1
+        if self._chunks_left < 0:
+            raise refused_framing("chunks without end")
         self._left = size
         self._take = self._end_of_data if size else self._trailer
 
     def _end_of_data(self, line: bytes) -> None:
         if line:
-            raise bad_chunk("a chunk that is longer than its size")
+            raise refused_framing("a chunk that is longer than its size")
         self._take = self._size
 
     def _trailer(self, line: bytes) -> None:
@@ -70,11 +75,12 @@ class Chunks:
             return
         self._trailers_left -= 1
         if self._trailers_left < 0:
-            raise bad_chunk("trailers without end")
+            raise refused_framing("trailers without end")
 
     def _nothing(self, line: bytes) -> None:
         """Behind the end nothing belongs to this answer."""
 
 
-def bad_chunk(what: str) -> HandlerError:
+def refused_framing(what: str) -> HandlerError:
+    """What is on the wire is no answer as HTTP has it."""
     return Permanent(f"the server does not speak HTTP properly: {what}", code="bad_protocol")

@@ -24,7 +24,7 @@ from multidict import CIMultiDictProxy
 from yarl import URL as YarlURL
 
 from onceflow.clients import addresses
-from onceflow.clients._frames import Chunks
+from onceflow.clients._frames import Chunks, refused_framing
 from onceflow.clients.codings import Decoder, codings, too_large
 from onceflow.clients.resolve import Resolver
 from onceflow.clients.settings import FetchSettings
@@ -36,6 +36,10 @@ REDIRECTS = (301, 302, 303, 307, 308)
 # Answers after which a server may not send a body. If it does, the bytes would be read as the next
 # answer, so the connection is not used again (P12).
 BODILESS = (204, 205, 304)
+
+
+VERSION = b"HTTP/1."  # the library's parser also takes RTSP and others for an answer
+INTERIM_MAX = 16  # answers before the answer (100, 103): each is parsed, and none is used
 
 
 class Answer(NamedTuple):
@@ -140,7 +144,11 @@ class Wire:
                 raise too_large(settings.wire_bytes_max, "on the wire")
             if not names and len(chunk) == length and cut_at is None:
                 return chunk  # the usual small page: in one piece, and not copied
-            decoder.feed(chunk)
+            try:
+                decoder.feed(chunk)
+            except Permanent:
+                if cut_at is None or len(decoder.body) < cut_at:
+                    raise
             if cut_at is not None and len(decoder.body) >= cut_at:
                 return bytes(decoder.body[:cut_at])
         decoder.finish()
@@ -172,16 +180,17 @@ class _Handler(ResponseHandler):
         self._settings = settings
         self._bytes_max = settings.wire_bytes_max + settings.header_bytes_max
         self._bytes = 0
+        self._start = b""
         self._before = b""  # the last bytes of an unfinished head: its end may be cut in two
-        self._heads = 0
+        self._heads = self._interim = 0
         self._chunks: Chunks | None = None
         self._chunked_at = 0  # behind which head of the bytes at hand chunks begin
         self._refused: HandlerError | None = None
 
     def set_response_params(self, **params: Any) -> None:
         """A request is about to be sent: a new answer begins."""
-        self._bytes = self._chunked_at = 0
-        self._before = b""
+        self._bytes = self._chunked_at = self._interim = 0
+        self._start = self._before = b""
         self._chunks = self._refused = None
         super().set_response_params(**params)
 
@@ -195,6 +204,10 @@ class _Handler(ResponseHandler):
                 self._chunks.feed(data)
                 super().data_received(data)
                 return
+            if len(self._start) < len(VERSION):
+                self._start = (self._start + data)[: len(VERSION)]
+                if not VERSION.startswith(self._start):
+                    raise refused_framing("another protocol")
             self._heads = 0
             super().data_received(data)
             if self._chunked_at:
@@ -208,6 +221,11 @@ class _Handler(ResponseHandler):
         """Called by the library for each head it has read."""
         self._heads += 1
         message = data[0]
+        if message.code < 200:
+            self._interim += 1
+            if self._interim > INTERIM_MAX:
+                self._refuse(refused_framing("interim answers without end"))
+                return
         if message.chunked and message.code >= 200 and not self._chunked_at:
             self._chunked_at = self._heads
         super().feed_data(data, size)

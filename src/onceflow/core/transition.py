@@ -94,6 +94,17 @@ class Transition(NamedTuple):
     aliases: tuple[str, ...] = ()
     usage: Usage = NOTHING_SPENT
 
+    @property
+    def goes_on(self) -> bool:
+        """Whether the next stage could be claimed along with it: the item is ready for that, and
+        nothing was spent by which a run may have reached its ceiling."""
+        return (
+            self.phase is Phase.READY
+            and len(self.events) == 1
+            and not self.usage.tokens
+            and not self.usage.cost
+        )
+
 
 PLAINLY_FINISHED = (NewEvent(Kind.STAGE_FINISHED),)
 

@@ -284,8 +284,7 @@ class Manager:
             Finish(one.lease, change, at in going_on)
             for at, (one, change) in enumerate(zip(ended, changes, strict=True))
         ]
-        for at, one in enumerate(ended):
-            self._hunger_after(one.plan, changes[at], going_on=at in going_on)
+        self._hunger_after((one.plan, changes[at], at in going_on) for at, one in enumerate(ended))
         wishes = self._scheduler.wishes(now) if self._may_claim() else []
         if not finishes and not wishes:
             return
@@ -352,11 +351,13 @@ class Manager:
         claimed = {plan.key for plan, _ in wishes}
         continued = {lease.item for lease in reply.continued}
         self._give_room_back(finishes)
+        committed: list[tuple[Plan, Transition, bool]] = []
         for one, finish, kept in zip(ended, finishes, reply.kept, strict=True):
             self._settle(one, finish.change, kept)
-            if kept:  # a claim of another exchange may have looked before this was committed
-                gone_on = one.lease.item in continued
-                self._hunger_after(one.plan, finish.change, seen=claimed, going_on=gone_on)
+            if kept:
+                committed.append((one.plan, finish.change, one.lease.item in continued))
+        # A claim of another exchange may have looked before this was committed.
+        self._hunger_after(committed, seen=claimed)
         self._take_in(wishes, reply.claimed)
         self.tally.claimed += len(reply.continued)
         for lease in reply.continued:
@@ -434,24 +435,21 @@ class Manager:
             self.tally.finished += 1
 
     def _hunger_after(
-        self,
-        plan: Plan,
-        change: Transition,
-        seen: Set[StageKey] = frozenset(),
-        *,
-        going_on: bool,
+        self, changes: Iterable[tuple[Plan, Transition, bool]], seen: Set[StageKey] = frozenset()
     ) -> None:
-        """What a transition makes claimable, in this process's view. A stage that was `seen` was
-        claimed in the same transaction, and so was that of an item that is `going_on`."""
-        if change.phase is Phase.READY and not going_on:
-            following = self._scheduler.plans.get((plan.pipeline.name, change.stage))
-            if following is not None and following.key not in seen:
-                self._scheduler.wake(following.key)
-        if plan.stage.bounded and plan.key not in seen:
-            self._scheduler.wake(plan.key)
-        first = (plan.pipeline.name, plan.pipeline.first.name)
-        if change.children and first not in seen:
-            self._scheduler.wake(first)
+        """What transitions make claimable, in this process's view: not what went on at once, nor
+        what a claim in the same transaction has `seen`."""
+        hungry: set[StageKey] = set()
+        for plan, change, going_on in changes:
+            if change.phase is Phase.READY and not going_on:
+                hungry.add((plan.pipeline.name, change.stage))
+            if plan.stage.bounded:
+                hungry.add(plan.key)
+            if change.children:
+                hungry.add((plan.pipeline.name, plan.pipeline.first.name))
+        for key in hungry - seen:
+            if key in self._scheduler.plans:
+                self._scheduler.wake(key)
 
     def _take_in(
         self,

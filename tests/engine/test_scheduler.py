@@ -57,8 +57,51 @@ def test_a_bounded_stage_is_claimed_only_into_free_processors(rules: dict[str, A
 
     assert counts(scheduler.wishes(0)) == {}, "the queued one will use the last processor"
     for processor in busy[:2]:
-        plan.pool.end(processor)
-    assert counts(scheduler.wishes(0)) == {"a": 2}, "two are about to be free"
+        plan.pool.release(processor)
+    assert counts(scheduler.wishes(0)) == {"a": 2}
+
+
+def test_a_large_claim_is_made_in_batches_beside_each_other() -> None:
+    scheduler, _ = scheduler_of(Stage("a", ok, processors=500, batch=500))
+    plan = plan_of(scheduler, "a")
+
+    [(_, first)] = scheduler.wishes(0)
+    [(_, second)] = scheduler.wishes(0)
+
+    assert (first.count, second.count) == (500, 500)
+    assert counts(scheduler.wishes(0)) == {}, "there is no more room"
+    scheduler.took(plan, first, Claimed([], more=False), 0)
+    assert counts(scheduler.wishes(0)) == {}, "nothing is left to claim"
+    scheduler.took(plan, second, Claimed([], more=True), 0)
+    assert counts(scheduler.wishes(0)) == {"a": 500}
+
+
+def test_the_answer_that_nothing_is_left_ends_a_guess_but_not_a_wake_up() -> None:
+    scheduler, _ = scheduler_of(Stage("a", ok, processors=500, batch=500))
+    plan = plan_of(scheduler, "a")
+
+    [(_, first)] = scheduler.wishes(0)
+    scheduler.took(plan, first, Claimed([], more=False), 0)
+    assert counts(scheduler.wishes(0)) == {}
+
+    scheduler.wake(plan.key)
+    [(_, second)] = scheduler.wishes(0)
+    scheduler.wake(plan.key)
+    scheduler.took(plan, second, Claimed([], more=False), 0)
+    assert counts(scheduler.wishes(0)) == {"a": 500}, "something came in meanwhile"
+
+
+def test_items_go_on_unasked_only_into_an_unbounded_stage_that_nobody_waits_for() -> None:
+    scheduler, _ = scheduler_of(Stage("a", ok, limit=4), Stage("b", ok), queue_max=15)
+    a, b = plan_of(scheduler, "a").key, plan_of(scheduler, "b").key
+
+    assert scheduler.room_unasked(b) == 0, "it may be hungry"
+    [(_, _), (plan, wish)] = scheduler.wishes(0)
+    scheduler.took(plan, wish, Claimed([]), 0)
+
+    assert scheduler.room_unasked(b) == 15
+    assert scheduler.room_unasked(a) == 0
+    assert scheduler.room_unasked(("news", "elsewhere")) == 0
 
 
 def test_no_claim_goes_beyond_the_local_queue() -> None:

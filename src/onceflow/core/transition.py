@@ -16,6 +16,7 @@ KEY_CHARS_MAX = 8192
 RESULT_BYTES_MAX = 16 * 1024 * 1024
 ERROR_CHARS_MAX = 2000
 COMPRESS_FROM_BYTES = 512
+NULL = b"null"
 ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
@@ -93,6 +94,17 @@ class Transition(NamedTuple):
     children: tuple[Seed, ...] = ()
     aliases: tuple[str, ...] = ()
     usage: Usage = NOTHING_SPENT
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether the next stage could be claimed along with it: the item is ready for that, and
+        nothing was spent by which a run may have reached its ceiling."""
+        return (
+            self.phase is Phase.READY
+            and len(self.events) == 1
+            and not self.usage.tokens
+            and not self.usage.cost
+        )
 
 
 PLAINLY_FINISHED = (NewEvent(Kind.STAGE_FINISHED),)
@@ -210,6 +222,8 @@ def outcome_of(value: Any) -> Done:
 
 def encode(result: Json, key: str, stage: str) -> bytes:
     """A result as it is stored: UTF-8 JSON, compressed when that is worth it."""
+    if result is None:
+        return NULL
     try:
         raw = ENCODER.encode(result).encode()
     except UnicodeEncodeError:  # lone surrogates: as escapes they are kept
@@ -231,7 +245,7 @@ def encode(result: Json, key: str, stage: str) -> bytes:
 
 def decode(body: bytes | None) -> Json:
     """What `encode` was given. A zlib stream begins with an x, which no JSON text does."""
-    if body is None:
+    if body is None or body == NULL:
         return None
     return json.loads((zlib.decompress(body) if body[:1] == b"x" else body).decode())
 

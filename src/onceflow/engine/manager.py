@@ -47,9 +47,10 @@ class Finished(NamedTuple):
     """An attempt that ended, before its outcome is decided and committed."""
 
     plan: Plan
-    processor: Processor | None
     lease: Lease
     outcome: Outcome
+    processed: bool
+    """Its item counts as being processed until this is committed."""
 
 
 class Stopped(StoreUnavailable):
@@ -113,6 +114,7 @@ class Manager:
         self._heart = heart(store, worker, min(beats, default=30.0), self._report_text)
         self._scan_at = self._sweep_at = self._idle_check_at = float("-inf")
         self._health_at = self._loop.time() + settings.health_seconds
+        self._settle_seconds = SETTLE_SECONDS
         self._in_doubt = False
         self._answered = False
         self._troubles = 0
@@ -276,9 +278,13 @@ class Manager:
         if self._pauses:
             await self._pause_stages()
         ended, self._finished = self._finished, deque()
-        finishes = [Finish(one.lease, self._decide(one)) for one in ended]
-        for one, finish in zip(ended, finishes, strict=True):
-            self._hunger_after(one.plan, finish.change)
+        changes = [self._decide(one) for one in ended]
+        going_on = self._going_on(ended, changes) if self._may_claim() else set()
+        finishes = [
+            Finish(one.lease, change, at in going_on)
+            for at, (one, change) in enumerate(zip(ended, changes, strict=True))
+        ]
+        self._hunger_after((one.plan, changes[at], at in going_on) for at, one in enumerate(ended))
         wishes = self._scheduler.wishes(now) if self._may_claim() else []
         if not finishes and not wishes:
             return
@@ -286,6 +292,37 @@ class Manager:
         reply = asyncio.ensure_future(self._store.exchange(self.worker.id, finishes, claims))
         reply.add_done_callback(lambda _: self._news.set())
         self._asked.append(Asked(ended, finishes, wishes, reply))
+
+    def _going_on(self, ended: Iterable[Finished], changes: Sequence[Transition]) -> set[int]:
+        """Whose next stages are claimed along with these finishes: there is room here for them, and
+        nobody waits for that stage, as far as its last claim said. Their room is reserved. A run
+        that spends in this exchange may reach its ceiling by it: nothing of it goes on unasked."""
+        spending = {
+            one.lease.run for one, change in zip(ended, changes, strict=True) if any(change.usage)
+        }
+        room: dict[StageKey, int] = {}
+        going_on: set[int] = set()
+        for at, (one, change) in enumerate(zip(ended, changes, strict=True)):
+            lease = one.lease
+            if change.stage == lease.stage or not change.goes_on or lease.run in spending:
+                continue
+            key = (lease.pipeline, change.stage)
+            if key not in room:
+                room[key] = self._scheduler.room_unasked(key)
+            if room[key] > 0:
+                room[key] -= 1
+                self._scheduler.plans[key].reserved += 1
+                going_on.add(at)
+        return going_on
+
+    def _give_room_back(self, finishes: Iterable[Finish]) -> bool:
+        """The room for items that were to go on is free again; whether there were any."""
+        any_reserved = False
+        for lease, change, claim_next in finishes:
+            if claim_next:
+                self._scheduler.plans[lease.pipeline, change.stage].reserved -= 1
+                any_reserved = True
+        return any_reserved
 
     async def _pause_stages(self) -> None:
         """A handler said that no item of its stage can succeed: nobody shall claim it again."""
@@ -302,6 +339,7 @@ class Manager:
         except BaseException as error:
             self._asked.popleft()
             self._give_up(wishes)
+            self._in_doubt |= self._give_room_back(finishes)
             self._finished.extendleft(reversed(ended))
             if ended and isinstance(error, Exception) and not isinstance(error, StoreUnavailable):
                 await self._finish_one_by_one()
@@ -311,11 +349,19 @@ class Manager:
         self._troubles = 0
         self._idle_check_at = float("-inf")
         claimed = {plan.key for plan, _ in wishes}
+        continued = {lease.item for lease in reply.continued}
+        self._give_room_back(finishes)
+        committed: list[tuple[Plan, Transition, bool]] = []
         for one, finish, kept in zip(ended, finishes, reply.kept, strict=True):
             self._settle(one, finish.change, kept)
-            if kept:  # a claim of another exchange may have looked before this was committed
-                self._hunger_after(one.plan, finish.change, seen=claimed)
+            if kept:
+                committed.append((one.plan, finish.change, one.lease.item in continued))
+        # A claim of another exchange may have looked before this was committed.
+        self._hunger_after(committed, seen=claimed)
         self._take_in(wishes, reply.claimed)
+        self.tally.claimed += len(reply.continued)
+        for lease in reply.continued:
+            self._queue(self._scheduler.plans[lease.pipeline, lease.stage], lease)
         self._bus.poke()
 
     async def _settle_all(self) -> None:
@@ -360,12 +406,11 @@ class Manager:
             return decide(one.plan.pipeline, one.lease, failure(error))
 
     def _settle(self, one: Finished, change: Transition, kept: bool) -> None:
-        """A finish was answered: the processor is free, the item somebody else's business."""
+        """A finish was answered: the item is somebody else's business."""
         lease = one.lease
-        if one.processor is not None and one.processor.lease is lease:
+        if one.processed:
             self._queues.finished(lease.item)
             self._streams.pop(lease.item, None)
-            one.plan.pool.release(one.processor)
         if not kept:
             self.tally.lost += 1
             log.info("the lease on %s was lost; its result is dropped", lease.key)
@@ -373,7 +418,7 @@ class Manager:
         self._count(one.outcome, change)
         if change.phase in SETTLED:
             self._settled_runs.add(lease.run)
-            self._sweep_at = min(self._sweep_at, self._loop.time() + SETTLE_SECONDS)
+            self._sweep_at = min(self._sweep_at, self._loop.time() + self._settle_seconds)
         if change.delay_ms is not None:
             self._sweep_at = min(self._sweep_at, self._loop.time() + change.delay_ms / 1000)
         if log.isEnabledFor(logging.INFO):
@@ -390,18 +435,21 @@ class Manager:
             self.tally.finished += 1
 
     def _hunger_after(
-        self, plan: Plan, change: Transition, seen: Set[StageKey] = frozenset()
+        self, changes: Iterable[tuple[Plan, Transition, bool]], seen: Set[StageKey] = frozenset()
     ) -> None:
-        """What a transition makes claimable, in this process's view. A stage that was `seen` was
-        claimed in the same transaction."""
-        following = self._scheduler.plans.get((plan.pipeline.name, change.stage))
-        if following is not None and change.phase is Phase.READY and following.key not in seen:
-            following.hungry = True
-        if plan.stage.bounded and plan.key not in seen:
-            plan.hungry = True
-        first = (plan.pipeline.name, plan.pipeline.first.name)
-        if change.children and first not in seen:
-            self._scheduler.wake(first)
+        """What transitions make claimable, in this process's view: not what went on at once, nor
+        what a claim in the same transaction has `seen`."""
+        hungry: set[StageKey] = set()
+        for plan, change, going_on in changes:
+            if change.phase is Phase.READY and not going_on:
+                hungry.add((plan.pipeline.name, change.stage))
+            if plan.stage.bounded:
+                hungry.add(plan.key)
+            if change.children:
+                hungry.add((plan.pipeline.name, plan.pipeline.first.name))
+        for key in hungry - seen:
+            if key in self._scheduler.plans:
+                self._scheduler.wake(key)
 
     def _take_in(
         self,
@@ -425,7 +473,7 @@ class Manager:
         if refusal is not None:
             log.info("%s was not queued in %s: %s", lease.key, lease.stage, refusal.value)
             released = Released(f"the local queue refused it: {refusal.value}")
-            self._finished.append(Finished(plan, None, lease, released))
+            self._finished.append(Finished(plan, lease, released, processed=False))
 
     def _drop_older(self, lease: Lease) -> bool:
         """A new lease on an item says that the one it had here was lost: that one makes way."""
@@ -453,12 +501,12 @@ class Manager:
                 raise
             outcome = Failed("the handler was cancelled from within", "cancelled", unexpected=True)
         if processor.lease is lease:
-            plan.pool.end(processor)
+            plan.pool.release(processor)
             if (stream := self._streams.get(lease.item)) is not None and stream.lease is lease:
                 stream.saved = len(stream.text)  # its result says more, and is stored next
             if isinstance(outcome, Released) and outcome.pause:
                 self._pauses[plan.key] = outcome.reason
-            self._finished.append(Finished(plan, processor, lease, outcome))
+            self._finished.append(Finished(plan, lease, outcome, processed=True))
             self._news.set()
 
     async def _wait(self, until_idle: bool) -> None:
@@ -542,6 +590,7 @@ class Manager:
     async def _sweep(self) -> bool:
         """Reclaim, wake what is due, open gates; whether anything moved."""
         runs, self._settled_runs = list(self._settled_runs), set()
+        began = self._loop.time()
         try:
             swept = await self._store.sweep(runs)
         except BaseException:
@@ -549,6 +598,7 @@ class Manager:
             raise
         self.tally.reclaimed += swept.reclaimed
         now = self._loop.time()
+        self._settle_seconds = max(SETTLE_SECONDS, (now - began) * SWEEP_SHARE)
         self._sweep_at = now + self._settings.cleanup_seconds
         if swept.due_in_ms is not None:
             self._sweep_at = min(self._sweep_at, now + max(swept.due_in_ms, 1) / 1000)
@@ -657,7 +707,7 @@ class Manager:
                 self._streams.pop(lease.item, None)
                 log.warning("%s: %s", lease.key, failed.message)
                 self.tally.expired += 1
-                self._finished.append(Finished(plan, None, lease, failed))
+                self._finished.append(Finished(plan, lease, failed, processed=False))
 
     def _fence_myself(self, now: float) -> None:
         """No heartbeat for two thirds of a lease: stop my own work before others take it over."""
@@ -692,12 +742,12 @@ class Manager:
             lease = processor.lease
             assert lease is not None
             self._end_attempt(processor, plan)
-            self._finished.append(Finished(plan, None, lease, Released(why)))
+            self._finished.append(Finished(plan, lease, Released(why), processed=False))
 
     def _give_back_queued(self, why: str) -> None:
         for lease in self._queues.empty():
             plan = self._scheduler.plans[lease.pipeline, lease.stage]
-            self._finished.append(Finished(plan, None, lease, Released(why)))
+            self._finished.append(Finished(plan, lease, Released(why), processed=False))
 
     def _pause(self) -> float:
         """How long to leave the database alone before the next try."""
@@ -783,10 +833,12 @@ class Manager:
         return self.health().as_json()
 
 
-EXCHANGES_MAX = 2
+EXCHANGES_MAX = 3
 """Exchanges under way at once: while the database works on one, this process prepares another."""
 SETTLE_SECONDS = 0.05
 """After an item is settled, how soon its run's gate is asked for, unless the work ends earlier."""
+SWEEP_SHARE = 20
+"""Sweeps for gates take at most one part in so many of the time, however long one takes."""
 LAST_WORDS_SECONDS = 10.0
 """How long a stop goes on trying to release leases in a database that does not answer."""
 

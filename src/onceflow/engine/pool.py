@@ -42,7 +42,6 @@ class Pool:
         self.processors = [Processor(f"{stage}-processor-{at}") for at in range(1, count + 1)]
         self._idle = list(reversed(self.processors))
         self._busy: dict[int, Processor] = {}  # by item, in the order they began
-        self._ended: set[Processor] = set()
         self._changed = changed
 
     @property
@@ -51,12 +50,7 @@ class Pool:
 
     @property
     def busy(self) -> int:
-        return len(self._busy) + len(self._ended)
-
-    @property
-    def ended(self) -> int:
-        """How many have ended their attempts and are free once that is committed."""
-        return len(self._ended)
+        return len(self._busy)
 
     def assign(self, lease: Lease, now: float) -> Processor:
         """Give a lease to an idle processor."""
@@ -69,19 +63,10 @@ class Pool:
             self._changed(processor)
         return processor
 
-    def end(self, processor: Processor) -> None:
-        """An attempt ended; its processor stays busy until that is committed."""
+    def release(self, processor: Processor) -> None:
+        """An attempt ended: its processor is free for the next, while the outcome is committed."""
         assert processor.lease is not None
         del self._busy[processor.lease.item]
-        self._ended.add(processor)
-
-    def release(self, processor: Processor) -> None:
-        """A processor is free again."""
-        assert processor.lease is not None
-        if processor in self._ended:
-            self._ended.discard(processor)
-        else:
-            del self._busy[processor.lease.item]
         processor.state = ProcessorState.IDLE
         processor.lease = processor.attempt = None
         self._idle.append(processor)

@@ -16,6 +16,9 @@ from onceflow.engine.pool import Pool
 from onceflow.engine.queue import Queues, StageKey
 from onceflow.store.base import Claim, Claimed
 
+CLAIM_SPLIT = 100
+"""A larger claim is made in batches, so that one is worked on while another is asked for."""
+
 
 @dataclass(slots=True, eq=False)
 class Plan:
@@ -28,6 +31,8 @@ class Plan:
     key: StageKey
     way: Way
     hungry: bool = True
+    guessing: bool = False
+    """Hungry only because the last claim was one batch of several: its answer may say no."""
     reserved: int = 0
     """Room that a claim under way may fill."""
     turn: int = 0
@@ -52,29 +57,35 @@ class Scheduler:
 
     def wake(self, key: StageKey | None = None) -> None:
         """There may be something to claim, in one stage or in any."""
-        if key is not None:
-            self.plans[key].hungry = True
-            return
-        for plan in self.plans.values():
-            plan.hungry = True
+        plans = self.plans.values() if key is None else (self.plans[key],)
+        for plan in plans:
+            plan.hungry, plan.guessing = True, False
 
     def room(self, plan: Plan) -> int:
-        """How many more leases of a stage can be taken in here, once what ended is committed."""
+        """How many more leases of a stage can be taken in here."""
         queued = self._queues.size(plan.key) + plan.reserved
-        free = plan.pool.idle + plan.pool.ended - queued
+        free = plan.pool.idle - queued
         wanted = free if plan.stage.bounded else free + plan.stage.batch
         return min(wanted, self._queues.most - queued)
 
+    def room_unasked(self, key: StageKey) -> int:
+        """How many items of a stage may be taken in here without a claim's look at whose turn it
+        is: none while somebody may be waiting for that stage, or bounds are to be counted."""
+        plan = self.plans.get(key)
+        return 0 if plan is None or plan.hungry or plan.stage.bounded else self.room(plan)
+
     def wishes(self, now: float) -> list[tuple[Plan, Claim]]:
-        """What to ask for now; the room is reserved until `took` or `gave_up`."""
+        """What to ask for now; the room is reserved until `took` or `gave_up`. Of several large
+        batches it is one: the stage stays hungry, the next exchange asks for more beside it."""
         wishes: list[tuple[Plan, Claim]] = []
         for plan in self.plans.values():
             if plan.opens_at is not None and plan.opens_at <= now:
                 plan.opens_at = None
-                plan.hungry = True
-            if plan.hungry and (count := self.room(plan)) > 0:
+                self.wake(plan.key)
+            if plan.hungry and (room := self.room(plan)) > 0:
+                count = min(room, max(plan.stage.batch, CLAIM_SPLIT))
                 plan.reserved += count
-                plan.hungry = False
+                plan.hungry = plan.guessing = count < room
                 wishes.append((plan, plan.wish(count)))
         return wishes
 
@@ -82,7 +93,10 @@ class Scheduler:
         """A claim was answered."""
         plan.reserved -= wish.count
         plan.lane = claimed.lane
-        plan.hungry |= claimed.more
+        if claimed.more:
+            self.wake(plan.key)
+        elif plan.guessing:
+            plan.hungry = plan.guessing = False
         if claimed.opens_in_ms is not None:
             opens_at = now + claimed.opens_in_ms / 1000
             plan.opens_at = min(opens_at, plan.opens_at or opens_at)
@@ -90,7 +104,7 @@ class Scheduler:
     def gave_up(self, plan: Plan, wish: Claim) -> None:
         """A claim got no answer: ask again."""
         plan.reserved -= wish.count
-        plan.hungry = True
+        self.wake(plan.key)
 
     def opens_at(self) -> float | None:
         """When the next shut lane opens."""

@@ -69,14 +69,18 @@ class Finish(NamedTuple):
 
     lease: Lease
     change: Transition
+    claim_next: bool = False
+    """The stage it goes on to is claimed along with it, if nothing bounds that stage."""
 
 
 @dataclass(frozen=True, slots=True)
 class Exchanged:
-    """The answer to an exchange: which finishes were kept, and what was claimed."""
+    """The answer to an exchange: which finishes were kept, what was claimed for the wishes, and the
+    leases of items that went on to their next stages at once."""
 
     kept: Sequence[bool] = ()
     claimed: Sequence[Claimed] = ()
+    continued: Sequence[Lease] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -185,14 +185,16 @@ class PostgresStore:
         first: set[int] = set()
 
         async def work(db: Transaction) -> Exchanged:
-            kept = (
-                await write.finish(db, worker, finishes, self._pipelines, first) if finishes else []
-            )
+            kept: list[bool] = []
+            continued: list[Lease] = []
+            if finishes:
+                kept, continued = await write.finish(db, worker, finishes, self._pipelines, first)
             claimed = await write.claim_all(db, claims, worker, self._bounded)
-            db.tell = others_may_act(finishes, self._pipelines)
-            return Exchanged(kept, claimed)
+            db.tell = others_may_act(finishes, continued, self._pipelines)
+            return Exchanged(kept, claimed, continued)
 
-        return await self._write(work, begin=WRITE._replace(locks=write.share_stages(claims)))
+        locks = write.share_stages(claims, finishes)
+        return await self._write(work, begin=WRITE._replace(locks=locks))
 
     async def renew(self, lease: Lease, text: str | None = None) -> bool:
         async def work(db: Transaction) -> bool:

@@ -39,6 +39,7 @@ from onceflow.store.rules import (
     KIND_OF_COMMAND,
     lanes_now,
     names_of,
+    next_lease,
     shallowest,
     stage_rows,
     state_table,
@@ -56,9 +57,11 @@ PASSES_MAX = 10
 """How often a claim goes round the runs to use up its room."""
 
 
-def share_stages(claims: Iterable[Claim]) -> str:
+def share_stages(claims: Iterable[Claim], finishes: Iterable[Finish] = ()) -> str:
     """What goes along with BEGIN when stages are claimed: nobody changes their bounds meanwhile."""
-    keys = sorted({_stage_key(wish.pipeline, wish.stage) for wish in claims})
+    stages = {(wish.pipeline, wish.stage) for wish in claims}
+    stages.update((one.lease.pipeline, one.change.stage) for one in finishes if one.claim_next)
+    keys = sorted({_stage_key(*stage) for stage in stages})
     text = sql("postgres", "share_stage")
     return "".join("; " + inlined(text, **{"class": LOCK_CLASS, "key": key}) for key in keys)
 
@@ -190,17 +193,20 @@ async def finish(
     finishes: Sequence[Finish],
     pipelines: Mapping[str, Pipeline],
     first: set[int],
-) -> list[bool]:
-    """Make the transitions whose leases still hold; say for each whether it was kept."""
+) -> tuple[list[bool], list[Lease]]:
+    """Make the transitions whose leases still hold; say for each whether it was kept, and give the
+    leases of those that went on at once."""
     if first:
         ids = sorted(first.union(one.lease.item for one in finishes))
         await db.rows("lock_items", ids=ids)
     kept: set[int] = set()
+    continued: list[Lease] = []
     order = sorted(range(len(finishes)), key=lambda at: finishes[at].lease.item)
     for places in _in_bites(order, [len(one.change.result or b"") for one in finishes]):
         row = await db.row("finish", worker=worker, **_columns(places, finishes))
         assert row is not None
         kept.update(row["kept"] or ())
+        continued += [next_lease(finishes[at], row["now"]) for at in row["continued"] or ()]
     talkative = [finishes[at] for at in kept if len(finishes[at].change.events) > 1]
     if talkative:
         await db.rows("finish_more", worker=worker, **_more_columns(talkative))
@@ -214,7 +220,7 @@ async def finish(
             fences=[finishes[at].lease.fence for at in lost],
         )  # fmt: skip
         kept.update(row["place"] for row in known)
-    return [at in kept for at in range(len(finishes))]
+    return [at in kept for at in range(len(finishes))], continued
 
 
 def _columns(places: Sequence[int], finishes: Sequence[Finish]) -> dict[str, list[Any]]:
@@ -226,13 +232,15 @@ def _columns(places: Sequence[int], finishes: Sequence[Finish]) -> dict[str, lis
     bodies: list[bytes | None] = []
     which: list[int] = []
     for at in places:
-        lease, change = finishes[at]
+        lease, change, claim_next = finishes[at]
+        claim_next = claim_next and change.goes_on
         first = change.events[0] if change.events else None
         shape = (
             lease.stage, lease.attempt, lease.claimed_at, change.stage, change.phase,
             change.attempt, change.lane, change.delay_ms, change.error, change.error_code,
             len(change.events), None if first is None else first.kind,
             None if first is None else _json(first.data),
+            lease.pipeline if claim_next else None, lease.run if claim_next else None,
         )  # fmt: skip
         items.append(lease.item)
         fences.append(lease.fence)
@@ -247,7 +255,7 @@ def _columns(places: Sequence[int], finishes: Sequence[Finish]) -> dict[str, lis
 
 SHAPE = (
     "stages", "used", "claimed", "next_stages", "phases", "attempts", "lanes", "delays", "errors",
-    "codes", "events", "kinds", "datas",
+    "codes", "events", "kinds", "datas", "pipelines", "runs",
 )  # fmt: skip
 
 
@@ -255,7 +263,7 @@ def _more_columns(finishes: Sequence[Finish]) -> dict[str, list[Any]]:
     """The events after the first ones."""
     more = [
         (lease, len(change.events), number, event)
-        for lease, change in finishes
+        for lease, change, _ in finishes
         for number, event in enumerate(change.events[1:], start=2)
     ]
     return {

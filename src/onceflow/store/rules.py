@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from onceflow.core.item import Kind, Phase, Seed
+from onceflow.core.item import Kind, Lease, Phase, Seed
 from onceflow.core.pipeline import Pipeline
 from onceflow.store.base import Command, Finish
 
@@ -97,11 +97,20 @@ def stage_rows(pipeline: Pipeline) -> list[dict[str, Any]]:
     ]
 
 
-def others_may_act(finishes: Sequence[Finish], pipelines: Mapping[str, Pipeline]) -> bool:
+def others_may_act(
+    finishes: Sequence[Finish], continued: Sequence[Lease], pipelines: Mapping[str, Pipeline]
+) -> bool:
     """Whether other workers may find something to do after these: something became ready, or a
     place under a limit became free."""
-    return any(
-        one.change.phase in (Phase.READY, Phase.WAITING)
-        or pipelines[one.lease.pipeline].stage(one.lease.stage).bounded
-        for one in finishes
+    ready = sum(one.change.phase in (Phase.READY, Phase.WAITING) for one in finishes)
+    return ready > len(continued) or any(
+        pipelines[one.lease.pipeline].stage(one.lease.stage).bounded for one in finishes
+    )
+
+
+def next_lease(finish: Finish, now: int) -> Lease:
+    """The lease of an item whose next stage was claimed along with the finish of the last."""
+    lease, change, _ = finish
+    return lease._replace(
+        stage=change.stage, fence=lease.fence + 1, attempt=1, claimed_at=now, data=change.result
     )

@@ -146,7 +146,7 @@ class SqliteStore:
     ) -> Exchanged:
         def work(db: apsw.Connection) -> Exchanged:
             reply = write.exchange(db, worker, finishes, claims, self._pipelines, self.now())
-            self._touch |= others_may_act(finishes, self._pipelines)
+            self._touch |= others_may_act(finishes, reply.continued, self._pipelines)
             return reply
 
         return await self._write(work)

@@ -38,6 +38,7 @@ from onceflow.store.rules import (
     KIND_OF_COMMAND,
     lanes_now,
     names_of,
+    next_lease,
     shallowest,
     stage_rows,
     state_table,
@@ -220,8 +221,11 @@ def exchange(
     now: int,
 ) -> Exchanged:
     """Finish attempts, then claim: what was freed can be claimed at once."""
-    kept = finish(db, worker, finishes, pipelines, now) if finishes else []
-    return Exchanged(kept, [claim(db, wish, worker, now) for wish in claims])
+    kept: list[bool] = []
+    continued: list[Lease] = []
+    if finishes:
+        kept, continued = finish(db, worker, finishes, pipelines, now)
+    return Exchanged(kept, [claim(db, wish, worker, now) for wish in claims], continued)
 
 
 def finish(
@@ -230,8 +234,9 @@ def finish(
     finishes: Sequence[Finish],
     pipelines: dict[str, Pipeline],
     now: int,
-) -> list[bool]:
-    """Make the transitions whose leases still hold; say for each whether it was kept."""
+) -> tuple[list[bool], list[Lease]]:
+    """Make the transitions whose leases still hold; say for each whether it was kept, and give the
+    leases of those that went on at once."""
     shapes: dict[Shape, list[Finish]] = {}
     seen: Counter[int] = Counter()
     for one in finishes:
@@ -239,8 +244,9 @@ def finish(
         shapes.setdefault((seen[one.lease.item], *_shape(one)), []).append(one)
         seen[one.lease.item] += 1
     kept: set[tuple[int, int]] = set()
+    continued: list[Lease] = []
     for (_, *shape), alike in shapes.items():
-        kept |= _finish_alike(db, worker, shape, alike, now)
+        kept |= _finish_alike(db, worker, shape, alike, now, continued)
     answers = [(one.lease.item, one.lease.fence) in kept for one in finishes]
     for one, was_kept in zip(finishes, answers, strict=True):
         if was_kept and (one.change.children or one.change.aliases or any(one.change.usage)):
@@ -248,7 +254,7 @@ def finish(
     if not all(answers):
         lost = [one for one, was_kept in zip(finishes, answers, strict=True) if not was_kept]
         kept |= _kept_before(db, worker, lost)
-    return [(one.lease.item, one.lease.fence) in kept for one in finishes]
+    return [(one.lease.item, one.lease.fence) in kept for one in finishes], continued
 
 
 Shape = tuple[Any, ...]
@@ -256,8 +262,9 @@ Shape = tuple[Any, ...]
 
 def _shape(one: Finish) -> Shape:
     """What many transitions of a batch have in common: they are made by one statement each."""
-    lease, change = one.lease, one.change
+    lease, change, claim_next = one
     return (
+        (lease.pipeline, lease.run) if claim_next and change.goes_on else None,
         lease.stage, lease.generation, change.stage, change.phase, change.attempt, change.lane,
         change.delay_ms, change.error, change.error_code,
         tuple((event.kind, _data(event)) for event in change.events)
@@ -274,10 +281,15 @@ PLAIN_EVENTS = tuple((event.kind, None) for event in PLAINLY_FINISHED)
 
 
 def _finish_alike(
-    db: apsw.Connection, worker: str, shape: Sequence[Any], alike: Sequence[Finish], now: int
+    db: apsw.Connection,
+    worker: str,
+    shape: Sequence[Any],
+    alike: Sequence[Finish],
+    now: int,
+    continued: list[Lease],
 ) -> set[tuple[int, int]]:
     """Transitions of one shape. First the history, while the items still say who held them."""
-    stage, generation, to_stage, phase, attempt, lane, delay_ms, error, code, events = shape
+    asking, stage, generation, to_stage, phase, attempt, lane, delay_ms, error, code, events = shape
     held = {one.lease.item: one.lease.fence for one in alike}
     where = {"held": json.dumps(held), "from_stage": stage}
     ids = set(_list(db, "finish_kept", **where))
@@ -290,10 +302,16 @@ def _finish_alike(
             phase=phase, worker=worker, data=data,
         )  # fmt: skip
     due_at = None if delay_ms is None else now + delay_ms
+    lease_ms = None if asking is None else _open_for(db, to_stage, *asking)
+    again = lease_ms is not None
     run(
-        db, "finish", **where, stage=to_stage, phase=phase, attempt=attempt, lane=lane,
-        due_at=due_at, error=error, error_code=code, events=len(events), now=now,
+        db, "finish", **where, stage=to_stage, phase=Phase.ACTIVE if again else phase,
+        attempt=attempt + again, lane=lane, due_at=due_at, error=error, error_code=code,
+        events=len(events), now=now, again=int(again), worker=worker, lease_ms=lease_ms,
     )  # fmt: skip
+    if again:
+        run(db, "claim_events", ids=json.dumps(sorted(ids)), now=now, data=None)
+        continued += [next_lease(one, now) for one in alike if one.lease.item in ids]
     bodies: dict[int, str] = {}
     for one in alike:
         body = one.change.result
@@ -312,6 +330,12 @@ def _finish_alike(
             now=now,
         )  # fmt: skip
     return {(item, held[item]) for item in ids}
+
+
+def _open_for(db: apsw.Connection, stage: str, pipeline: str, run_id: str) -> int | None:
+    """How long a lease of a stage would be, if nothing bounds it for items of that run."""
+    found: int | None = run(db, "stage_open", pipeline=pipeline, stage=stage, run=run_id).get
+    return found
 
 
 def _kept_before(db: apsw.Connection, worker: str, lost: Sequence[Finish]) -> set[tuple[int, int]]:

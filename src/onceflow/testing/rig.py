@@ -10,7 +10,18 @@ from typing import Any, Self
 from onceflow.core.item import Added, Lease, Phase, Seed
 from onceflow.core.pipeline import Pipeline, Stage
 from onceflow.core.transition import Done, Outcome, decide
-from onceflow.store.base import Add, Claim, Claimed, Command, Finish, Row, Store, Target, Worker
+from onceflow.store.base import (
+    Add,
+    Claim,
+    Claimed,
+    Command,
+    Exchanged,
+    Finish,
+    Row,
+    Store,
+    Target,
+    Worker,
+)
 from onceflow.testing.clock import FakeClock
 
 MakeStore = Callable[[FakeClock], Store]
@@ -154,6 +165,13 @@ class Rig:
         every = [leases] if isinstance(leases, Lease) else leases
         finishes = [self.finishing(lease, outcome) for lease in every]
         return list((await (store or self.store).exchange(worker, finishes, [])).kept)
+
+    async def go_on(
+        self, leases: Sequence[Lease], outcome: Outcome | None = None, *, worker: str = "w"
+    ) -> Exchanged:
+        """Finish leases and ask for their next stages along with that."""
+        finishes = [self.finishing(lease, outcome)._replace(claim_next=True) for lease in leases]
+        return await self.store.exchange(worker, finishes, [])
 
     async def work_off(self, *stages: str, of: Pipeline | None = None) -> None:
         """Claim and finish these stages until nothing of them is ready."""

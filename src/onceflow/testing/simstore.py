@@ -246,6 +246,7 @@ class SimStore:
             for finish, kept in zip(finishes, reply.kept, strict=True):
                 self._finished(worker, finish, kept, fate)
             self._settled(finishes, reply.kept, began)
+            self._went_on(finishes, reply, fate)
             self._claimed(claims, reply.claimed, fate)
 
         def ask() -> Awaitable[Exchanged]:
@@ -487,6 +488,16 @@ class SimStore:
                         "the last two items of a run were settled by two managers at once"
                     )
             net.settled[run] = (net.loop.time(), self._process.name)
+
+    def _went_on(self, finishes: Sequence[Finish], reply: Exchanged, fate: Fate) -> None:
+        journal = self._net.journal
+        if reply.continued:
+            journal.reach("an item went on to its next stage at once")
+            if fate is Fate.LOST:
+                journal.reach("the reply to items that went on was lost")
+        asked = sum(one.claim_next and kept for one, kept in zip(finishes, reply.kept, strict=True))
+        if asked > len(reply.continued):
+            journal.reach("an item could not go on at once")
 
     def _claimed(self, claims: Sequence[Claim], claimed: Sequence[Claimed], fate: Fate) -> None:
         journal = self._net.journal

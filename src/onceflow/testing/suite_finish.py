@@ -7,7 +7,7 @@ from typing import Any
 
 from onceflow.core.item import Lease
 from onceflow.core.pipeline import Stage
-from onceflow.core.transition import Done, Failed, Released, decode
+from onceflow.core.transition import Done, Failed, Released, Usage, decode
 from onceflow.store.base import SWEEP_MAX, WORKER_FORGOTTEN_MS, Finish, Worker
 from onceflow.testing.rig import NEWS, MakeStore, Rig, handler, pipeline
 
@@ -44,6 +44,99 @@ class FinishSuite:
                 "stage_finished", "scrape", "summarize", "ready",
             )  # fmt: skip
             assert (last["ms"], last["worker"], last["fence"], last["attempt"]) == (3000, "w", 1, 1)
+
+    async def test_an_item_goes_on_to_its_next_stage_at_once_if_that_is_asked_for(
+        self, make_store: MakeStore
+    ) -> None:
+        async with Rig(make_store) as rig:
+            await rig.add(["a", "b"])
+            both = (await rig.claim("scrape", 2)).leases
+            rig.clock.advance(seconds=3)
+
+            reply = await rig.go_on(both, Done({"text": "x" * 1000}))
+
+            assert list(reply.kept) == [True, True]
+            first, second = sorted(reply.continued)
+            assert (first.key, first.stage, first.fence, first.attempt) == ("a", "summarize", 2, 1)
+            assert (first.claimed_at, first.run) == (rig.clock(), both[0].run)
+            assert decode(first.data) == {"text": "x" * 1000}
+            row = await rig.item("a")
+            assert (row["stage"], row["phase"], row["attempt"]) == ("summarize", "active", 1)
+            assert (row["worker"], row["fence"], row["version"]) == ("w", 2, 4)
+            history = await rig.history("a")
+            assert [(event["kind"], event["stage"], event["phase"], event["fence"], event["n"])
+                    for event in history] == [
+                ("added", "scrape", "ready", 0, 1), ("claimed", "scrape", "active", 1, 2),
+                ("stage_finished", "scrape", "ready", 1, 3),
+                ("claimed", "summarize", "active", 2, 4),
+            ]  # fmt: skip
+            assert await rig.finish(both) == [True, True], "asked again after a lost reply"
+            assert await rig.place("a") == ("summarize", "active")
+            assert await rig.finish([first, second]) == [True, True]
+            assert await rig.place("a") == ("summarize", "done")
+
+    async def test_who_has_lost_a_lease_does_not_go_on_with_it(self, make_store: MakeStore) -> None:
+        async with Rig(make_store) as rig:
+            await rig.add(["a"])
+            lease = await rig.lease("scrape")
+
+            reply = await rig.go_on([stale(lease)])
+
+            assert (list(reply.kept), list(reply.continued)) == ([False], [])
+            assert await rig.place("a") == ("scrape", "active")
+
+    async def test_going_on_asked_again_after_a_lost_reply_claims_nothing_twice(
+        self, make_store: MakeStore
+    ) -> None:
+        async with Rig(make_store) as rig:
+            await rig.add(["a"])
+            lease = await rig.lease("scrape")
+            await rig.go_on([lease])
+
+            reply = await rig.go_on([lease])
+
+            assert (list(reply.kept), list(reply.continued)) == ([True], [])
+            assert (await rig.item("a"))["fence"] == 2
+
+    async def test_nobody_goes_on_into_a_paused_stage_or_one_with_bounds(
+        self, make_store: MakeStore
+    ) -> None:
+        async with Rig(make_store) as rig:
+            await rig.add(["a", "b", "c"])
+            a, b, c = (await rig.claim("scrape", 3)).leases
+            await rig.store.tune("news", "summarize", paused=True, why="not now")
+            assert not (await rig.go_on([a])).continued
+            await rig.store.tune("news", "summarize", paused=False)
+            await rig.store.tune("news", "summarize", limit=100)
+            assert not (await rig.go_on([b])).continued
+            await rig.store.tune("news", "summarize", limit=0)
+
+            assert (await rig.go_on([c])).continued
+            assert await rig.place("a") == await rig.place("b") == ("summarize", "ready")
+
+    async def test_what_spends_or_says_much_or_fails_does_not_go_on_at_once(
+        self, make_store: MakeStore
+    ) -> None:
+        async with Rig(make_store, pipeline("scrape", "summarize", events=("one", "two"))) as rig:
+            await rig.add(["a", "b", "c", "d"])
+            a, b, c, d = (await rig.claim("scrape", 4)).leases
+
+            assert not (await rig.go_on([a], Done(1, usage=Usage(5)))).continued
+            assert not (await rig.go_on([b], Done(1, events=["one", "two"]))).continued
+            assert not (await rig.go_on([c], Failed("no", "no"))).continued
+            assert (await rig.go_on([d], Done(1, events=["one"]))).continued
+
+            assert await rig.place("c") == ("scrape", "waiting")
+            assert [event["n"] for event in await rig.history("b")] == [1, 2, 3, 4]
+
+    async def test_nothing_of_a_run_at_its_ceiling_goes_on(self, make_store: MakeStore) -> None:
+        async with Rig(make_store) as rig:
+            await rig.add(["a", "b"], max_tokens=10)
+            a, b = (await rig.claim("scrape", 2)).leases
+            await rig.finish(a, Done(1, usage=Usage(10)))
+
+            assert not (await rig.go_on([b])).continued
+            assert await rig.place("b") == ("summarize", "ready")
 
     async def test_the_last_stage_makes_the_item_done(self, make_store: MakeStore) -> None:
         async with Rig(make_store) as rig:

@@ -1,6 +1,14 @@
--- finish: (stage, active) -> (next stage, ready | waiting), (stage, waiting), done or failed.
+-- finish: (stage, active) -> (next stage, ready | waiting), (stage, waiting), done or failed; or at once
+-- (next stage, active) for the same worker, where that was asked for and nothing bounds the next stage.
 -- Only with the current fence: a lease that was lost changes nothing. One result per stage and generation.
-WITH wish AS MATERIALIZED (  -- what many have in common comes once, as a shape; each says which is its own
+WITH shape AS MATERIALIZED (  -- who goes on at once: for how long its next lease is
+  SELECT array_agg((SELECT s.deadline_ms + s.lease_ms FROM stage AS s
+                     WHERE s.pipeline = g.pipeline AND s.stage = g.stage AND s.paused_at IS NULL
+                       AND coalesce(s.chosen_limit, s.declared_limit, s.lane_limit) IS NULL
+                       AND (SELECT r.halted IS NULL FROM run AS r WHERE r.id = g.run)) ORDER BY g.number) AS lease_ms
+    FROM unnest(CAST(:pipelines AS text[]), CAST(:next_stages AS text[]), CAST(:runs AS text[]))
+         WITH ORDINALITY AS g (pipeline, stage, run, number)),
+wish AS MATERIALIZED (  -- what many have in common comes once, as a shape; each says which is its own
   SELECT w.place, w.item, w.fence, w.body,
          (CAST(:stages AS text[]))[w.shape] AS stage, (CAST(:next_stages AS text[]))[w.shape] AS next_stage,
          (CAST(:phases AS text[]))[w.shape] AS phase, (CAST(:attempts AS bigint[]))[w.shape] AS attempt,
@@ -8,21 +16,23 @@ WITH wish AS MATERIALIZED (  -- what many have in common comes once, as a shape;
          (CAST(:delays AS bigint[]))[w.shape] AS delay, (CAST(:errors AS text[]))[w.shape] AS error,
          (CAST(:codes AS text[]))[w.shape] AS code, (CAST(:claimed AS bigint[]))[w.shape] AS claimed_at,
          (CAST(:events AS bigint[]))[w.shape] AS events, (CAST(:kinds AS text[]))[w.shape] AS kind,
-         (CAST(:datas AS text[]))[w.shape] AS data
-    FROM unnest(CAST(:places AS bigint[]), CAST(:items AS bigint[]), CAST(:fences AS bigint[]),
+         (CAST(:datas AS text[]))[w.shape] AS data, shape.lease_ms[w.shape] AS lease_ms,
+         CASE WHEN shape.lease_ms[w.shape] IS NULL THEN 0 ELSE 1 END AS again
+    FROM shape CROSS JOIN unnest(CAST(:places AS bigint[]), CAST(:items AS bigint[]), CAST(:fences AS bigint[]),
                 CAST(:bodies AS bytea[]), CAST(:shapes AS integer[])) AS w (place, item, fence, body, shape)),
 clock AS MATERIALIZED (SELECT clock_ms(:now) AS now),
 moved AS (
   UPDATE item
-     SET stage = w.next_stage, phase = w.phase, attempt = w.attempt, lane = w.lane,
+     SET stage = w.next_stage, phase = CASE w.again WHEN 1 THEN 'active' ELSE w.phase END,
+         attempt = w.attempt + w.again, fence = item.fence + w.again, lane = w.lane,
          due_at = c.now + w.delay, error = w.error, error_code = w.code,
-         version = item.version + w.events,
-         worker = NULL, deadline = NULL, claimed_at = NULL, updated_at = c.now
+         version = item.version + w.events + w.again, worker = CASE w.again WHEN 1 THEN :worker END,
+         claimed_at = CASE w.again WHEN 1 THEN c.now END, deadline = c.now + w.lease_ms, updated_at = c.now
     FROM wish AS w CROSS JOIN clock AS c
    WHERE item.id = w.item
      AND item.fence = w.fence AND item.stage = w.stage
      AND item.phase || '' = 'active'  -- || '': by the items' ids, never by way of all active ones
-  RETURNING w.*, c.now, item.version - w.events AS version, item.run, item.generation),
+  RETURNING w.*, c.now, item.version - w.events - w.again AS version, item.run, item.generation),
 stored AS (
   INSERT INTO result (item, stage, generation, at, body)
   SELECT item, stage, generation, now, body FROM moved WHERE body IS NOT NULL),
@@ -31,5 +41,9 @@ logged AS (
                      ms, data)
   SELECT m.now, m.kind, m.item, m.version + 1, m.run, m.stage, nullif(m.next_stage, m.stage), m.phase,
          m.generation, m.fence, m.used, :worker, m.now - m.claimed_at, m.data
-    FROM moved AS m WHERE m.events > 0)
-SELECT array_agg(place) AS kept FROM moved
+    FROM moved AS m WHERE m.events > 0
+  UNION ALL
+  SELECT m.now, 'claimed', m.item, m.version + m.events + 1, m.run, m.next_stage, NULL, 'active',
+         m.generation, m.fence + 1, 1, :worker, NULL, NULL
+    FROM moved AS m WHERE m.again = 1)
+SELECT array_agg(place) AS kept, array_agg(place) FILTER (WHERE again = 1) AS continued, max(now) AS now FROM moved

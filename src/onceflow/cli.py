@@ -34,6 +34,7 @@ CHECK = Group("Check", sort_key=4)
 
 COMMANDS = {
     WORK: {
+        "summarize": ("summarize:summarize", "Read pages, summarize each, write a digest."),
         "run": ("work:run", "Add items to your own pipeline, work on them and follow."),
         "worker": ("work:worker", "Claim and work for a database until stopped."),
         "demo": ("demo:demo", "A bundled site, offline, with a worker killed on the way."),

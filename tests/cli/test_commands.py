@@ -179,7 +179,7 @@ def test_a_paused_stage_leaves_items_open_and_says_so(on: Call, program: Path) -
 
     assert answer.code == 1
     assert "1 open" in answer.out
-    assert "stage count is paused: `onceflow resume count`" in answer.out
+    assert "stage count is paused: `onceflow resume count" in answer.out
 
 
 def test_quiet_says_nothing_on_stderr(on: Call, program: Path) -> None:

@@ -188,6 +188,9 @@ class Board:
     """No more items are coming from outside: the total is known."""
     notes: Sequence[str] = ()
     tick: int = 0
+    tokens: int = 0
+    """Model tokens that the run has used."""
+    cost: float = 0.0
 
     def line(self) -> str:
         """All of it in one plain line, for where there is no terminal."""
@@ -203,12 +206,19 @@ class Board:
             )
             if count
         ]
+        if self.tokens:
+            words.append(self.spent())
         words.append(span(self.elapsed))
         if self.left is not None and sums.open:
             words.append(f"about {rough(self.left)} left")
         whose = f"{self.title} {self.run}" if self.run else self.title
         words += [plain(note) for note in self.notes]
         return f"{plain(whose)}: {', '.join(words)}"
+
+    def spent(self) -> str:
+        """What models were used for the run: tokens, and money if they have a price."""
+        cost = f" for {self.cost:,.4g}" if self.cost else ""
+        return f"{self.tokens:,} tokens{cost}"
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
         draw = Drawing(options.max_width, (options.encoding or "").lower().startswith("utf"))
@@ -257,6 +267,8 @@ class Drawing:
             text.append(self.dot, style="not bold").append(f"{sums.failed:,} failed", style="red")
         if sums.cancelled:
             text.append(f"{self.dot}{sums.cancelled:,} cancelled", style="not bold")
+        if board.tokens and self.width >= 80:
+            text.append(f"{self.dot}{board.spent()}", style="not bold dim")
         text.append(f"{self.dot}{rough(board.elapsed)}", style="not bold")
         if board.left is not None and sums.open:
             text.append(f"{self.dot}about {rough(board.left)} left", style="not bold cyan")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import platform
 import shutil
 import time
@@ -15,13 +16,14 @@ from cyclopts import App
 
 from onceflow import Flow, OnceflowError, Settings, StoreUnavailable, __version__
 from onceflow.commands.common import Common
+from onceflow.commands.config import TABLES, Config
 from onceflow.commands.output import OK, SOME_FAILED, UNREACHABLE, Out, UsageError
 from onceflow.commands.text import many, masked, plain, span
 from onceflow.engine.audit import INVARIANTS
-from onceflow.engine.settings import load
 
 CLOCK_SECONDS_MAX = 60.0
 DISK_BYTES_MIN = 256 * 1024 * 1024
+PROVIDER_KEY, PROVIDER_URL = "OPENAI_API_KEY", "OPENAI_BASE_URL"
 
 
 # --- audit ---
@@ -86,7 +88,7 @@ def doctor(*, common: Common | None = None) -> int:
     ]
     code = OK
     try:
-        settings, origins = load(common.config)
+        settings, origins = Config(common.config).made("engine")
         changed = [name for name, origin in origins.items() if origin != "default"]
         text = ", ".join(f"{name} from {origins[name]}" for name in changed) or "all defaults"
         findings.append(Finding("settings", "ok", text))
@@ -216,16 +218,43 @@ config = App(
 
 @config.command(name="show")
 def config_show(*, common: Common | None = None) -> int:
-    """Every setting, its value, and where that comes from."""
+    """Every setting, its value, and where that comes from: default, file, variable or flag."""
     common = common or Common()
     out = common.out
-    address, source = common.database()
-    settings, origins = load(common.config)
-    rows = [("db", masked(address), source)]
-    rows += [(name, value, origins[name]) for name, value in settings.as_dict().items()]
+    common.settings()
+    rows: list[tuple[str, Any, str]] = list(_all_settings(common))
     if out.as_json:
         for name, value, origin in rows:
             out.emit({"name": name, "value": value, "from": origin})
     else:
-        out.table(("SETTING", "VALUE", "FROM"), rows)
+        out.table(("SETTING", "VALUE", "FROM"), [(row[0], _shown(row[1]), row[2]) for row in rows])
     return OK
+
+
+def _all_settings(common: Common) -> Iterator[tuple[str, Any, str]]:
+    config = Config(common.config)
+    address, source = common.database()
+    yield "db", masked(address), source
+    for name in ("model", "out", "contact"):
+        yield name, *config.place(name)
+    for table in TABLES:
+        made, origins = config.made(table)
+        for name, origin in origins.items():
+            value: Any = getattr(made, name)
+            if (table, name, value) == ("llm", "base_url", None) and PROVIDER_URL in os.environ:
+                value, origin = os.environ[PROVIDER_URL].strip(), PROVIDER_URL
+            value = list(value) if isinstance(value, tuple) else value
+            value = masked(value) if isinstance(value, str) else value
+            yield name if table == "engine" else f"{table}.{name}", value, origin
+    # Whether it is there, never what it is.
+    there = bool(os.environ.get(PROVIDER_KEY, "").strip())
+    yield PROVIDER_KEY, "set" if there else None, PROVIDER_KEY if there else "default"
+
+
+def _shown(value: Any) -> str:
+    """A value for people; one that is not set is a dash."""
+    if value is None or value == []:
+        return "-"
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    return {True: "true", False: "false"}[value] if isinstance(value, bool) else str(value)

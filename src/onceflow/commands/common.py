@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,13 +10,10 @@ from cyclopts import Group, Parameter
 
 import onceflow
 from onceflow import Flow, Item, Pipeline, Run, Settings, StoreUnavailable
+from onceflow.commands.config import Config
 from onceflow.commands.output import Out, UsageError
-from onceflow.commands.text import masked
+from onceflow.commands.text import masked, plain
 from onceflow.core.errors import UnknownItem
-from onceflow.engine.settings import CONFIG_FILE, load, read_file
-
-DATABASE = "onceflow.db"
-DATABASE_VARIABLE = "ONCEFLOW_DB"
 
 COMMON = Group("Common", sort_key=90)
 ENGINE = Group(
@@ -46,20 +42,22 @@ class Common:
 
     def database(self) -> tuple[str, str]:
         """The address of the database, and where it was given."""
-        if self.db is not None:
-            return _address(self.db, "--db"), "flag"
-        if DATABASE_VARIABLE in os.environ:
-            text = os.environ[DATABASE_VARIABLE]
-            return _address(text, DATABASE_VARIABLE), DATABASE_VARIABLE
-        path = self.config or Path(CONFIG_FILE)
-        if "db" in (table := read_file(self.config)):
-            return _address(table["db"], str(path)), str(path)
-        return DATABASE, "default"
+        text, source = Config(self.config).place("db", self.db)
+        return _address(text or "", "--db" if source == "flag" else source), source
+
+    def settings(self, **given: Any) -> Settings:
+        """The engine's settings. A variable that looks like one and is none is remarked on."""
+        config = Config(self.config)
+        chosen: Settings = config.made("engine", **given)[0]
+        for name, near in config.unknown_variables():
+            meant = f"did you mean {near}?" if near else "`onceflow config show` lists all"
+            self.out.say(f"onceflow: {plain(name, 80)} is no setting and has no effect; {meant}")
+        return chosen
 
     def flow(self, *pipelines: Pipeline, settings: Settings | None = None) -> Flow:
         """A flow that makes the database if need be."""
         address, source = self.database()
-        chosen = settings or load(self.config)[0]
+        chosen = settings or self.settings()
         try:
             return onceflow.open(address, *pipelines, settings=chosen)
         except ValueError as error:
@@ -120,7 +118,7 @@ class Engine:
     """SQLite: full survives a power cut, normal a crash of the process only."""
 
     def settings(self, common: Common) -> Settings:
-        return load(common.config, **asdict(self))[0]
+        return common.settings(**asdict(self))
 
 
 async def find_item(flow: Flow, pipeline: str | None, name: str) -> Item:

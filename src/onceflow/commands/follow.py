@@ -60,6 +60,7 @@ class Watcher:
         self._seen = 0
         self._alive = True
         self.sealed = True
+        self._spent: tuple[int, float] = (0, 0.0)
         self.finished = asyncio.Event()
         """The run is over, its gate too."""
         self.board = Board(title, scope.run or "")
@@ -93,7 +94,7 @@ class Watcher:
         left = self._rate.left_seconds(now, views) if self.sealed else None
         self.board = Board(
             self._title, scope.run or "", views, sums, active, active_total, now - self._began,
-            left, self.sealed, _notes(views, self._alive), int(now / DRAW_SECONDS),
+            left, self.sealed, _notes(views, self._alive), int(now / DRAW_SECONDS), *self._spent,
         )  # fmt: skip
         return self.board
 
@@ -112,6 +113,7 @@ class Watcher:
         return Board(
             board.title, board.run, board.stages, board.totals, active, board.active_total,
             now - self._began, board.left, board.sealed, board.notes, int(now / DRAW_SECONDS),
+            board.tokens, board.cost,
         )  # fmt: skip
 
     async def begin(self, run: Run | None = None) -> None:
@@ -134,7 +136,7 @@ class Watcher:
         ):
             last = event.seq
             if len(lines) < LINES_MAX:
-                error = plain(event.data.get("error", ""), 200)
+                error = plain(event.data.get("error", ""), 200).removeprefix(f"{event.key} ")
                 lines.append(f"failed  {event.stage}  {plain(event.key, 120)}: {error}")
             else:
                 more += 1
@@ -147,6 +149,7 @@ class Watcher:
         if not rows:
             return []
         self.sealed = bool(rows[0]["sealed"])
+        self._spent = rows[0]["tokens"], rows[0]["cost"]
         if rows[0]["finished_at"] is not None and not rows[0]["open_items"]:
             self.finished.set()
         if rows[0]["gate_item"] is None:
@@ -201,6 +204,7 @@ class Follower:
         self._console = Console(stderr=True, highlight=False, markup=False, emoji=False)
         self._live: Live | None = None
         self._lines: list[str] = []
+        self._warned = ""
         self._spoken = (-1, float("-inf"))
 
     def say(self, text: str, style: str = "") -> None:
@@ -215,8 +219,11 @@ class Follower:
                 self._console.print(text, style=style or None, soft_wrap=True)
 
     def warn(self, text: str) -> None:
-        """A warning from the engine; too many of them are only counted."""
-        self._lines.append(text)
+        """A warning from the engine; too many of them are only counted, one again and again is
+        said once."""
+        if text != self._warned:
+            self._warned = text
+            self._lines.append(text)
 
     async def run(self, until: asyncio.Event) -> None:
         """Follow until then."""

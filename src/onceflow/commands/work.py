@@ -10,7 +10,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -18,14 +18,15 @@ from hashlib import blake2b
 from itertools import islice
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 from cyclopts import Parameter
 
 from onceflow import Flow, Pipeline, StoreUnavailable
-from onceflow.commands.common import Common, Engine, Flag
+from onceflow.commands.common import Common, Engine, Flag, find_run
 from onceflow.commands.output import INTERRUPTED, OK, SOME_FAILED, Out, UsageError, remark
 from onceflow.commands.program import one_pipeline, pipelines_of
+from onceflow.commands.ready import NAMES, Options, ready_flow, refuse_unless_ready
 from onceflow.commands.seeds import Source, Survey, keys_of, source_of, survey
 from onceflow.commands.text import many, masked, plain, span
 from onceflow.core.item import Run
@@ -79,6 +80,12 @@ class Report:
     """Ready, but nobody may claim them: their stage is paused or their run halted."""
     gate: str | None = None
     """The phase of the gate's own item."""
+    tokens: int = 0
+    cost: float = 0.0
+    out: str | None = None
+    """The folder with the output files."""
+    unwritten: str | None = None
+    """Why some output files are not as they should be."""
     seconds: float = 0.0
     already: bool = False
     interrupted: bool = False
@@ -89,7 +96,7 @@ class Report:
         if self.interrupted:
             return INTERRUPTED
         bad = self.failed or self.refused or self.stuck or self.gate == "failed"
-        return SOME_FAILED if bad else OK
+        return SOME_FAILED if bad or self.unwritten else OK
 
 
 def run(
@@ -134,28 +141,66 @@ def run(
     common = common or Common()
     chosen = one_pipeline(file, pipeline)
     settings = (engine or Engine()).settings(common)
+    check_keys(keys, as_keys=as_keys, needed=refresh or new_run or add_only)
+    wishes = Wishes(ceilings or Ceilings(), refresh, new_run, add_only, verbose)
+    with source_of(keys, as_keys=as_keys) as source:
+        return submit(chosen, common.flow(chosen, settings=settings), source, wishes, common)
+
+
+def check_keys(keys: tuple[str, ...], *, as_keys: bool, needed: bool) -> None:
+    """Refuse a misspelt option, which would be taken for a key, and options that need keys."""
     for key in keys:
         if key.startswith("-") and key != "-" and not as_keys:
             raise UsageError(f"there is no option {key}; if it is a key, add --as-keys")
-    if not keys and (refresh or new_run or add_only):
+    if not keys and needed:
         raise UsageError("name the keys to add, a file with them, or - for stdin")
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What is to be done with the keys."""
+
+    ceilings: Ceilings
+    refresh: bool = False
+    new_run: bool = False
+    add_only: bool = False
+    verbose: bool = False
+    follow_only: bool = False
+    """Add, then watch what others do, without working."""
+    beside: Callable[[Flow, str | None, Callable[[str], None]], Beside] | None = None
+    """Makes what goes along with the work, from the flow, the run and a way to warn."""
+
+
+class Beside(Protocol):
+    """What goes along with the work on a run, such as output files."""
+
+    async def begin(self) -> None: ...
+
+    async def follow(self, over: asyncio.Event, added: asyncio.Event | None = None) -> None: ...
+
+    def close(self) -> None: ...
+
+    def report(self) -> tuple[str | None, str | None]:
+        """Where what came out is, and why some of it is not there."""
+
+
+def submit(
+    pipeline: Pipeline, flow: Flow, source: Source | None, wishes: Wishes, common: Common
+) -> int:
+    """Add, work, follow, and say how it went."""
     out = common.out
-    with source_of(keys, as_keys=as_keys) as source:
-        found = Survey() if source is None else survey(chosen, source)
-        if source is not None and not found.accepted:
-            return _nothing(source, found, chosen, out)
-        job = _Job(
-            chosen, source, found, ceilings or Ceilings(), refresh, new_run, add_only, verbose, out
-        )
-        began = time.monotonic()
-        report = asyncio.run(_run(common.flow(chosen, settings=settings), job))
-        report.seconds = round(time.monotonic() - began, 3)
+    found = Survey() if source is None else survey(pipeline, source)
+    if source is not None and not found.accepted:
+        return _nothing(source, found, pipeline, out)
+    where = f" --db {masked(common.db)}" if common.db else ""
+    began = time.monotonic()
+    report = asyncio.run(_run(flow, _Job(pipeline, source, found, wishes, out, where)))
+    report.seconds = round(time.monotonic() - began, 3)
     _tell_refusals(source, found, out)
     if out.as_json:
         out.emit(_json(report))
     else:
-        where = f" --db {masked(common.db)}" if common.db else ""
-        for line in _summary(report, chosen, where, add_only=add_only):
+        for line in _summary(report, pipeline, where, add_only=wishes.add_only):
             out.line(line)
     return report.code
 
@@ -176,12 +221,10 @@ class _Job:
     pipeline: Pipeline
     source: Source | None
     found: Survey
-    ceilings: Ceilings
-    refresh: bool
-    new_run: bool
-    add_only: bool
-    verbose: bool
+    wishes: Wishes
     out: Out
+    where: str
+    """How a further command is told which database is meant."""
 
 
 async def _run(flow: Flow, job: _Job) -> Report:
@@ -194,40 +237,88 @@ async def _run(flow: Flow, job: _Job) -> Report:
         if job.source is not None:
             known = await _known_run(flow, job)
             report.run = _new_id(job) if known is None else known.id
+        elif job.wishes.follow_only:
+            report.run = (await find_run(flow, "last")).id
         adding = _Adding(flow, job, report, sealed=known is not None and known.sealed)
         await adding.first()
-        if job.add_only:
+        if job.wishes.add_only:
             await adding.rest()
-            await _settle(flow, report)
+            await _settle(flow, report, job.where)
             report.stuck = 0  # nobody was asked to claim them
             return report
-        if adding.done and await _is_over(flow, job, report):
-            report.already = True
-            return await _settle(flow, report)
         scope = Scope(pipeline=job.pipeline.name, run=report.run)
         watcher = Watcher(flow, scope, job.pipeline.name)
-        await watcher.begin()
         follower = Follower(flow, watcher, quiet=job.out.quiet)
+        beside: Beside = Nothing()
+        if job.wishes.beside is not None:
+            beside = job.wishes.beside(flow, report.run, follower.warn)
+        await beside.begin()
+        if adding.done and await _is_over(flow, job, report):
+            report.already = True
+            await _catch_up(beside, report)
+            return await _settle(flow, report, job.where)
+        await watcher.begin()
         handler: logging.Handler = Above(follower)
-        if job.verbose:
+        if job.wishes.verbose:
             handler = logging.StreamHandler(sys.stderr)
             handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
         over = asyncio.Event()
-        with Stopper(flow, follower.say) as stopper, logging_to(handler, verbose=job.verbose):
+        verbose = job.wishes.verbose
+        with Stopper(flow, follower.say) as stopper, logging_to(handler, verbose=verbose):
             try:
                 async with asyncio.TaskGroup() as tasks:
                     tasks.create_task(follower.run(over))
                     adding_task = tasks.create_task(adding.rest(stopper.stopping))
                     ending = tasks.create_task(_stop_when_finished(flow, watcher))
+                    tasks.create_task(beside.follow(over, adding.all))
                     try:
-                        await _drain(flow, adding, adding_task, stopper)
+                        if job.wishes.follow_only:
+                            await _either(stopper.stopping, watcher.finished)
+                        else:
+                            await _drain(flow, adding, adding_task, stopper)
                     finally:
                         ending.cancel()
                         over.set()
             except BaseExceptionGroup as several:
                 raise several.exceptions[0] from None
+            finally:
+                beside.close()
             report.interrupted = stopper.stopping.is_set()
-        return await _settle(flow, report)
+        report.out, report.unwritten = beside.report()
+        return await _settle(flow, report, job.where)
+
+
+class Nothing:
+    """Nothing goes along."""
+
+    async def begin(self) -> None: ...
+
+    async def follow(self, over: asyncio.Event, added: asyncio.Event | None = None) -> None: ...
+
+    def close(self) -> None: ...
+
+    def report(self) -> tuple[str | None, str | None]:
+        return None, None
+
+
+async def _catch_up(beside: Beside, report: Report) -> None:
+    """The run was over before: only what goes along with it may want mending."""
+    over = asyncio.Event()
+    over.set()
+    try:
+        await beside.follow(over)
+    finally:
+        beside.close()
+    report.out, report.unwritten = beside.report()
+
+
+async def _either(one: asyncio.Event, other: asyncio.Event) -> None:
+    waiting = [asyncio.create_task(event.wait()) for event in (one, other)]
+    try:
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in waiting:
+            task.cancel()
 
 
 class _Adding:
@@ -237,8 +328,10 @@ class _Adding:
         self._flow = flow
         self._job = job
         self._report = report
-        self.done = job.source is None or sealed
         self.news = asyncio.Event()
+        self.all = asyncio.Event()
+        """Every key is in the database."""
+        self.done = job.source is None or sealed
         if sealed:  # all were added before
             report.known = job.found.accepted
         keys = iter(()) if job.source is None else keys_of(job.pipeline, job.source)
@@ -255,18 +348,20 @@ class _Adding:
             await self._one(patient=stopping is not None)
             self.news.set()
         self.news.set()
+        if self.done:
+            self.all.set()
 
     async def _one(self, *, patient: bool = False) -> None:
         job, report = self._job, self._report
         chunk: list[str] = await asyncio.to_thread(next, self._chunks)
-        ceilings = job.ceilings
+        ceilings = job.wishes.ceilings
         while True:
             try:
                 added = await self._flow.add(
                     job.pipeline, chunk, run=report.run, seal=len(chunk) < ADD_CHUNK,
                     max_items=ceilings.max_items, max_depth=ceilings.max_depth,
                     max_tokens=ceilings.max_tokens, max_cost=ceilings.max_cost,
-                    refresh=job.refresh,
+                    refresh=job.wishes.refresh,
                 )  # fmt: skip
             except StoreUnavailable:
                 if not patient:
@@ -291,7 +386,7 @@ def _chunks(keys: Iterator[str]) -> Iterator[list[str]]:
 
 async def _known_run(flow: Flow, job: _Job) -> Run | None:
     """The run that these same keys were added to before, to go on with it."""
-    if job.new_run or job.refresh:
+    if job.wishes.new_run or job.wishes.refresh:
         return None
     mark = _mark(job)
     rows = await flow.store.read("item_by_key", pipeline=job.pipeline.name, key=job.found.first)
@@ -305,12 +400,13 @@ async def _known_run(flow: Flow, job: _Job) -> Run | None:
 
 def _new_id(job: _Job) -> str:
     fresh = new_run_id()
-    return fresh if job.new_run or job.refresh else fresh[:11] + _mark(job)
+    return fresh if job.wishes.new_run or job.wishes.refresh else fresh[:11] + _mark(job)
 
 
 def _mark(job: _Job) -> str:
     """How a run is known again: by its keys and its ceilings."""
-    return blake2b(f"{job.found.fingerprint} {job.ceilings}".encode(), digest_size=6).hexdigest()
+    whole = f"{job.found.fingerprint} {job.wishes.ceilings}"
+    return blake2b(whole.encode(), digest_size=6).hexdigest()
 
 
 async def _drain(
@@ -346,7 +442,7 @@ async def _is_over(flow: Flow, job: _Job, report: Report) -> bool:
     )
 
 
-async def _settle(flow: Flow, report: Report) -> Report:
+async def _settle(flow: Flow, report: Report, where: str) -> Report:
     """Count what came out."""
     run = None if report.run is None else await flow.run(report.run)
     report.states = await flow.counts(report.pipeline, run=report.run)
@@ -369,12 +465,25 @@ async def _settle(flow: Flow, report: Report) -> Report:
             report.stuck += row["items"] if row["phase"] == "ready" else 0
     if run is not None and run.gate_item is not None:
         report.gate = (await flow.item(None, run.gate_item)).phase.value
+    if run is not None:
+        report.tokens, report.cost = run.tokens, run.cost
     if run is not None and run.halted:
         report.notes.append(f"the run is halted: {run.halted}")
+    waits = report.open or (run is not None and run.finished_at is None)
     for row in await flow.store.read("stages"):
-        if row["pipeline"] == report.pipeline and row["paused_at"] is not None and report.open:
-            report.notes.append(f"stage {row['stage']} is paused: `onceflow resume {row['stage']}`")
+        if row["pipeline"] == report.pipeline and row["paused_at"] is not None and waits:
+            report.stuck = report.stuck or 1  # the gate's own item may be all that waits
+            report.notes.append(_paused(row, where))
     return report
+
+
+def _paused(row: Any, where: str) -> str:
+    """What to do about a paused stage."""
+    command = f"`onceflow resume {row['stage']}{where}`"
+    if not row["paused_why"]:
+        return f"stage {row['stage']} is paused: {command}"
+    why = f"stage {row['stage']} is paused: {row['paused_why']}"
+    return f"{why}; then {command}, and the same command again goes on"
 
 
 def _summary(report: Report, pipeline: Pipeline, where: str, *, add_only: bool) -> Iterator[str]:
@@ -398,13 +507,19 @@ def _summary(report: Report, pipeline: Pipeline, where: str, *, add_only: bool) 
         yield f"{whose}: all done already: {', '.join(counts)}"
     else:
         stopped = "stopped, " if report.interrupted else ""
-        yield f"{whose}: {stopped}{', '.join(counts)} in {span(report.seconds)}"
+        tokens = f", {report.tokens:,} tokens" if report.tokens else ""
+        cost = f" for {report.cost:,.4g}" if report.cost else ""
+        yield f"{whose}: {stopped}{', '.join(counts)}{tokens}{cost} in {span(report.seconds)}"
+    if report.out is not None:
+        yield f"  written: {plain(report.out)}"
+    if report.unwritten is not None:
+        yield f"  {plain(report.unwritten)}; run the same command again to write them"
     if report.over_budget:
         yield f"  {many(report.over_budget, 'item')} left out: the run's --max-items is reached"
     if report.gate == "failed":
         yield f"  the gate's item failed: onceflow show gate:{report.run}{where}"
     for note in report.notes:
-        yield f"  {plain(note)}"
+        yield f"  {plain(note, 800)}"
     if report.interrupted:
         yield "  nothing is lost: run the same command again to go on"
     elif report.failed:
@@ -436,6 +551,7 @@ def worker(
     *,
     pipeline: Annotated[list[str] | None, Parameter(negative=())] = None,
     verbose: Annotated[bool, Flag] = False,
+    options: Options | None = None,
     engine: Engine | None = None,
     common: Common | None = None,
 ) -> int:
@@ -448,7 +564,7 @@ def worker(
     Parameters
     ----------
     file
-        The Python file with your Pipelines at its top level.
+        The Python file with your Pipelines at its top level, or `summarize`.
     pipeline
         Only this Pipeline of the file; repeatable.
     verbose
@@ -456,8 +572,11 @@ def worker(
     """
     common = common or Common()
     settings = (engine or Engine()).settings(common)
-    chosen = pipelines_of(file, pipeline or ())
-    flow = common.flow(*chosen, settings=settings)
+    if str(file) in NAMES and not file.exists():
+        flow = ready_flow(common, options or Options(), settings)[1]
+    else:
+        refuse_unless_ready(options)
+        flow = common.flow(*pipelines_of(file, pipeline or ()), settings=settings)
     return asyncio.run(_work(flow, common.out, verbose=verbose))
 
 

@@ -174,6 +174,11 @@ class Files:
         why = "another process holds them" if self._error is None else self._error.strerror
         return f"{what} in {self.folder.path} could not be written: {why}"
 
+    def report(self) -> tuple[str, str | None]:
+        """Where to look first, and why some of it is not there."""
+        digest = self.folder.path / "digest.md"
+        return str(digest if digest.exists() else self.folder.path), self.owing
+
     # --- writing ---
 
     async def _put(self, numbers: Iterable[int]) -> None:

@@ -47,6 +47,7 @@ class Summarize:
     prompt: str = SUMMARY_PROMPT
     host_limit: int = 2
     host_spacing_seconds: float = 0.5
+    lease_seconds: float = 60.0
     pages: Pages = field(default_factory=Pages)
 
     async def scrape(self, work: Work) -> Done:
@@ -150,6 +151,7 @@ class Summarize:
             failed="failed",
             after_all=Stage("digest", self.digest, ready="digest-ready", active="digesting"),
             canonical=canonical,
+            lease_seconds=self.lease_seconds,
         )
 
 

@@ -1,0 +1,132 @@
+"""The ready pipelines, made from flags and settings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Group, Parameter
+
+from onceflow import Flow, Pipeline
+from onceflow.commands.common import Common
+from onceflow.commands.config import Config, LlmSettings, SummarizeSettings
+from onceflow.commands.output import UsageError
+from onceflow.core.errors import SettingsError
+
+if TYPE_CHECKING:
+    from onceflow.pipelines.summarize import Summarize
+
+PROMPT_BYTES_MAX = 100_000
+READY = Group(
+    "Summaries and pages", sort_key=80, help="Also in onceflow.toml, see docs/settings.md."
+)
+NAMES = ("summarize",)
+"""The pipelines that need no FILE.py."""
+
+
+@Parameter(name="*", group=READY)
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What a summary is like, who writes it, and how pages are read."""
+
+    model: str | None = None
+    """embedded (the default), openai:MODEL, local:smollm2 or local:PATH.gguf."""
+    base_url: str | None = None
+    """The OpenAI-compatible server of openai:MODEL, such as http://localhost:11434/v1."""
+    words: int | None = None
+    """About how many words a summary has."""
+    language: str | None = None
+    """The language of the summaries, for models that write."""
+    prompt: Path | None = None
+    """A file with your own instructions; {words} and {language} are filled in."""
+    contact: str | None = None
+    """Whom a site's owner may write to: goes into the User-Agent."""
+    allow_network: Annotated[list[str] | None, Parameter(negative=())] = None
+    """Addresses that may be read though they are not public, as CIDR; repeatable."""
+
+    @property
+    def given(self) -> list[str]:
+        return [field.name for field in fields(self) if getattr(self, field.name) is not None]
+
+
+def summarize_job(common: Common, options: Options) -> Summarize:
+    """The summarize pipeline as flags, variables and file want it."""
+    from onceflow.clients import Extractor, Http, Llm, LlmLimits, Price
+    from onceflow.clients.addresses import networks
+    from onceflow.clients.llm import SUMMARY_PROMPT
+    from onceflow.pipelines.summarize import Summarize
+
+    config = Config(common.config)
+    wish: SummarizeSettings = config.made(
+        "summarize", words=options.words, language=options.language, prompt=_prompt(options.prompt)
+    )[0]
+    llm: LlmSettings = config.made("llm", base_url=options.base_url)[0]
+    fetch = config.made("fetch", allow_networks=options.allow_network)[0]
+    networks(fetch.allow_networks)  # refused here, not at each page
+    price = None
+    if llm.price_input is not None and llm.price_output is not None:
+        price = Price(llm.price_input, llm.price_output)
+    name, source = config.place("model", options.model)
+    try:
+        model = Llm(
+            name or "",
+            base_url=llm.base_url,
+            context_tokens=llm.context_tokens,
+            price=price,
+            limits=LlmLimits(llm.call_seconds, llm.idle_seconds, llm.answer_chars_max),
+        )
+    except SettingsError as error:
+        raise UsageError(f"{source}: {error}; `onceflow models` lists them") from None
+    return Summarize(
+        Http(settings=fetch, contact=config.place("contact", options.contact)[0]),
+        Extractor(config.made("extract")[0]),
+        model,
+        words=wish.words,
+        language=wish.language,
+        prompt=wish.prompt or SUMMARY_PROMPT,
+        host_limit=wish.host_limit,
+        host_spacing_seconds=wish.host_spacing_seconds,
+        lease_seconds=wish.lease_seconds,
+    )
+
+
+def ready_flow(common: Common, options: Options, settings: Any) -> tuple[Pipeline, Flow]:
+    """The summarize pipeline, and a flow that tells it which item has which page."""
+    job = summarize_job(common, options)
+    pipeline = job.pipeline()
+    flow = common.flow(pipeline, settings=settings)
+    job.pages.flow = flow
+    return pipeline, flow
+
+
+def out_folder(common: Common, given: Path | None) -> Path:
+    text, source = Config(common.config).place("out", None if given is None else str(given))
+    if not text:
+        raise UsageError(f"{source}: out is empty; name a folder")
+    return Path(text)
+
+
+def _prompt(file: Path | None) -> str | None:
+    if file is None:
+        return None
+    try:
+        with file.open("rb") as opened:
+            raw = opened.read(PROMPT_BYTES_MAX + 1)
+        text = raw.decode("utf-8-sig").strip()
+    except OSError as error:
+        raise UsageError(f"--prompt: {file} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise UsageError(f"--prompt: {file} is not UTF-8 text") from None
+    if len(raw) > PROMPT_BYTES_MAX:
+        raise UsageError(f"--prompt: {file} is larger than {PROMPT_BYTES_MAX:,} bytes")
+    if not text:
+        raise UsageError(f"--prompt: {file} is empty")
+    return text
+
+
+def refuse_unless_ready(options: Options | None) -> None:
+    """A FILE.py makes its own clients: flags for them would have no effect."""
+    if options is not None and options.given:
+        name = options.given[0].replace("_", "-")
+        raise UsageError(f"--{name} is for the ready pipelines ({', '.join(NAMES)}), not FILE.py")

@@ -1,0 +1,92 @@
+"""`summarize`: from a list of URLs to summaries, one JSON file each, and a digest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from onceflow import Flow
+from onceflow.commands.common import Common, Engine, Flag
+from onceflow.commands.output import UsageError
+from onceflow.commands.ready import Options, out_folder, ready_flow
+from onceflow.commands.seeds import source_of
+from onceflow.commands.work import Beside, Ceilings, Wishes, check_keys, submit
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a run may use up at the most."""
+
+    max_items: int | None = None
+    """Accept at most so many pages."""
+    max_tokens: int | None = None
+    """Ask no model any more when so many tokens are used."""
+    max_cost: float | None = None
+    """Ask no model any more when so much is spent; the price is in onceflow.toml."""
+
+
+def summarize(
+    *urls: Annotated[str, Parameter(allow_leading_hyphen=True)],
+    out: Path | None = None,
+    follow: Annotated[bool, Flag] = False,
+    add_only: Annotated[bool, Flag] = False,
+    refresh: Annotated[bool, Flag] = False,
+    new_run: Annotated[bool, Flag] = False,
+    verbose: Annotated[bool, Flag] = False,
+    limits: Limits | None = None,
+    options: Options | None = None,
+    engine: Engine | None = None,
+    common: Common | None = None,
+) -> int:
+    """Read pages, summarize each one, and write a digest over them all.
+
+    Each page becomes a JSON file in the output folder, with its summary as it is
+    written; then come digest.json and digest.md. Run it again to go on where it was
+    stopped, to mend missing files, or to be told that all is done; run it several
+    times at once and they share the work. Ctrl-C once finishes what is under way,
+    twice stops at once; nothing is lost either way.
+
+    Parameters
+    ----------
+    urls
+        URLs, or one file with a URL a line (# begins a comment), or - for stdin.
+        Without any, whatever is open is worked on.
+    out
+        The folder for the files; else ONCEFLOW_OUT, onceflow.toml, summaries.
+    follow
+        Do not work: watch what other workers do, and write the files.
+    add_only
+        Only add; workers do the rest.
+    refresh
+        Read known pages again; what has changed is summarized again.
+    new_run
+        Begin a new run even if these URLs were added before; it has a digest of its own.
+    verbose
+        Log every transition, and the tracebacks of handlers.
+    """
+    common = common or Common()
+    limits = limits or Limits()
+    check_keys(urls, as_keys=False, needed=refresh or new_run or add_only)
+    if follow and add_only:
+        raise UsageError("--follow watches and --add-only does not; choose one")
+    settings = (engine or Engine()).settings(common)
+    folder = out_folder(common, out)
+    pipeline, flow = ready_flow(common, options or Options(), settings)
+    wishes = Wishes(
+        Ceilings(limits.max_items, None, limits.max_tokens, limits.max_cost),
+        refresh, new_run, add_only, verbose, follow,
+        lambda flow, run, warn: _files(flow, folder, run, warn),
+    )  # fmt: skip
+    with source_of(urls) as source:
+        return submit(pipeline, flow, source, wishes, common)
+
+
+def _files(flow: Flow, folder: Path, run: str | None, warn: Callable[[str], None]) -> Beside:
+    from onceflow.pipelines.files import Files
+
+    return Files(flow, folder, run=run, warn=warn)

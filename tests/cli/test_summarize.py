@@ -1,0 +1,368 @@
+"""`onceflow summarize`, against a site and a model on loopback."""
+
+import json
+import os
+import signal
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.conftest import Answer, Call, clean_environment, finished, spawn
+from tests.cli.loopback import ALLOW, GENTLE, Loopback
+from tests.pipelines.conftest import article
+
+KEY = {"OPENAI_API_KEY": "sk-test-0123456789"}
+
+
+@pytest.fixture
+def web() -> Iterator[Loopback]:
+    with Loopback().served() as served:
+        yield served
+
+
+@pytest.fixture
+def on(call: Call, database: str, monkeypatch: pytest.MonkeyPatch) -> Call:
+    """A command on this test's database, quick with hosts."""
+    for name, value in {**GENTLE, **KEY}.items():
+        monkeypatch.setenv(name, value)
+
+    def run(*arguments: object) -> Answer:
+        return call(*arguments, "--db", database)
+
+    return run
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {one.name: one.read_bytes() for one in folder.iterdir() if not one.name.startswith(".")}
+
+
+def summaries(folder: Path) -> dict[str, str]:
+    found: list[dict[str, Any]] = [
+        json.loads(body) for name, body in files(folder).items() if name[0].isdigit()
+    ]
+    return {one["url"]: one["summary"] for one in found}
+
+
+def test_urls_become_files_and_a_digest_and_again_all_is_done(
+    on: Call, web: Loopback, tmp_path: Path
+) -> None:
+    urls = web.articles(3)
+    web.model_answers()
+
+    answer = on("summarize", *urls, *ALLOW, *web.model)
+
+    assert answer.code == 0
+    assert "3 done, 330 tokens" in answer.out
+    assert "written: summaries/digest.md" in answer.out
+    out = tmp_path / "summaries"
+    assert summaries(out) == {
+        url: f"About subject{n}: it matters." for n, url in enumerate(urls, start=1)
+    }
+    before = files(out)
+    again = on("summarize", *reversed(urls), *ALLOW, *web.model)
+    assert (again.code, "all done already: 3 done" in again.out) == (0, True)
+    assert files(out) == before
+    assert sum(web.summarized.values()) == 4
+    assert sorted(web.site.paths().count(f"/a{n}") for n in (1, 2, 3)) == [1, 1, 1]
+
+
+def test_the_embedded_model_needs_no_key_and_says_nothing_that_is_not_there(
+    on: Call, web: Loopback, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY")
+    [url] = web.articles(1)
+
+    answer = on("summarize", url, *ALLOW, "--out", "there", "--json")
+
+    report = answer.object
+    assert (answer.code, report["done"], report["out"]) == (0, 1, "there/digest.md")
+    [item] = [json.loads(body) for name, body in files(tmp_path / "there").items()
+              if name[0].isdigit()]  # fmt: skip
+    assert item["model"] == "embedded"
+    assert all(sentence in item["text"] for sentence in item["summary"].split("\n") if sentence)
+
+
+def test_bad_lines_are_named_by_their_number_and_do_not_stop_the_others(
+    on: Call, web: Loopback, tmp_path: Path
+) -> None:
+    urls = web.articles(2)
+    web.model_answers()
+    lines = ["\ufeff# mine", urls[0], "", "nonsense", urls[1] + "#part", urls[1], "file:///etc/x"]
+    (tmp_path / "list.txt").write_text("\r\n".join(lines), encoding="utf-8")
+
+    answer = on("summarize", "list.txt", *ALLOW, *web.model, "--json")
+
+    assert answer.code == 1
+    assert "list.txt: 2 lines refused" in answer.err
+    assert "line 4: nonsense has no scheme" in answer.err
+    assert "line 7: file:///etc/x: only http and https are fetched" in answer.err
+    report = answer.object
+    assert (report["done"], report["duplicate"], report["refused"]) == (2, 1, 2)
+
+
+def test_a_missing_file_of_urls_is_a_bad_url_that_says_so(on: Call) -> None:
+    answer = on("summarize", "nowhere.txt")
+
+    assert answer.code == 2
+    assert "nowhere.txt has no scheme" in answer.err
+
+
+def test_damaged_files_are_mended_by_the_same_command(
+    on: Call, web: Loopback, tmp_path: Path
+) -> None:
+    urls = web.articles(3)
+    web.model_answers()
+    on("summarize", *urls, *ALLOW, *web.model)
+    out = tmp_path / "summaries"
+    before = files(out)
+    for name, body in before.items():
+        (out / name).write_bytes(body[: len(body) // 2])
+
+    answer = on("summarize", *urls, *ALLOW, *web.model)
+
+    assert (answer.code, files(out)) == (0, before)
+    assert sum(web.summarized.values()) == 4
+
+
+def test_what_failed_is_listed_with_its_reason_and_how_to_look(
+    on: Call, web: Loopback, tmp_path: Path
+) -> None:
+    urls = [*web.articles(1), web.site.url("/gone")]
+    web.model_answers()
+
+    answer = on("summarize", *urls, *ALLOW, *web.model)
+
+    assert answer.code == 1
+    assert f"failed scrape {urls[1]}: answered 404" in answer.err
+    assert "1 done, 1 failed" in answer.out
+    assert "next: onceflow items --state failed" in answer.out
+    assert "answered 404" in (tmp_path / "summaries" / "digest.md").read_text()
+    assert "(code http_404); `onceflow retry` opens it again" in on("why", urls[1]).out
+
+
+def test_m09_a_wrong_key_is_one_message_that_says_how_to_go_on(
+    on: Call, web: Loopback, database: str
+) -> None:
+    urls = web.articles(4)
+    web.model_answers(status=401)
+
+    answer = on("summarize", *urls, *ALLOW, *web.model)
+
+    assert answer.code == 1
+    assert "0 done, 4 open" in answer.out
+    said = "openai:m answered 401: Incorrect API key provided; set OPENAI_API_KEY to a key"
+    assert answer.err.count(said) == 1
+    assert f"stage summarize is paused: {said}" in answer.out
+    assert "then `onceflow resume summarize --db" in answer.out
+    assert KEY["OPENAI_API_KEY"] not in answer.out + answer.err
+    why = on("why", urls[0]).out
+    assert "paused" in why
+    assert said in why
+
+    web.model_answers()
+    assert on("resume", "summarize").code == 0
+    answer = on("summarize", *urls, *ALLOW, *web.model)
+
+    assert (answer.code, "4 done" in answer.out) == (0, True)
+    assert [web.site.paths().count(f"/a{n}") for n in range(1, 5)] == [1, 1, 1, 1]
+
+
+def test_a_ceiling_stops_new_calls_and_says_so(on: Call, web: Loopback) -> None:
+    urls = web.articles(3)
+    web.model_answers()
+
+    answer = on("summarize", *urls, *ALLOW, *web.model, "--max-tokens", 1)
+
+    assert answer.code == 1
+    assert "the run is halted" in answer.out
+    assert sum(web.summarized.values()) < 4
+
+
+def test_words_language_and_a_prompt_of_ones_own_reach_the_model(
+    on: Call, web: Loopback, tmp_path: Path
+) -> None:
+    urls = web.articles(1)
+    web.model_answers()
+    (tmp_path / "prompt.txt").write_text("Say in {language}, in {words} words, who is right.")
+    more = ("--words", 33, "--language", "Latin", "--prompt", "prompt.txt")
+
+    assert on("summarize", *urls, *ALLOW, *web.model, *more).code == 0
+
+    bodies = [one.body.decode() for one in web.site.requests if one.path.startswith("/v1")]
+    assert "Say in Latin, in 33 words, who is right." in bodies[0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--model", "gpt"], "unknown model 'gpt'"),
+        (["--prompt", "nowhere"], "nowhere cannot be read"),
+        (["--words", "0"], "words is 0"),
+        (["--contact", "a\nb"], "contact"),
+        (["--allow-network", "here"], "here"),
+        (["--follow", "--add-only"], "choose one"),
+        (["--nothing"], "--nothing"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_in_one_line(
+    call: Call, arguments: list[str], words: str
+) -> None:
+    answer = call("summarize", "https://a.test/", *arguments)
+
+    assert answer.code == 2
+    assert words in answer.err
+    assert "Traceback" not in answer.err
+
+
+def test_c06_an_output_folder_that_is_a_file_is_refused_before_any_work(
+    on: Call, web: Loopback, tmp_path: Path
+) -> None:
+    urls = web.articles(1)
+    (tmp_path / "taken").touch()
+
+    answer = on("summarize", *urls, *ALLOW, "--out", "taken")
+
+    assert answer.code == 2
+    assert "taken cannot be used: it is not a folder" in answer.err
+    assert web.site.paths() == []
+
+
+def test_workers_work_and_summarize_only_follows(
+    on: Call, web: Loopback, database: str, tmp_path: Path
+) -> None:
+    urls = web.articles(3)
+    web.model_answers()
+    environment = clean_environment(**GENTLE, **KEY)
+    where = ("--db", database)
+    worker = spawn("worker", "summarize", *ALLOW, *web.model, *where, cwd=tmp_path, env=environment)
+    watcher = spawn("summarize", *urls, "--follow", *where, cwd=tmp_path, env=environment)
+    try:
+        watched = finished(watcher)
+    finally:
+        worker.send_signal(signal.SIGTERM)
+        worked = finished(worker)
+
+    assert (watched.code, "3 done" in watched.out) == (0, True)
+    assert worked.code == 0
+    assert len(summaries(tmp_path / "summaries")) == 3
+    assert (tmp_path / "summaries" / "digest.md").exists()
+    assert on("audit").code == 0
+    # Again, with nothing given: it follows the last run, which is over.
+    assert "all done already: 3 done" in on("summarize", "--follow").out
+
+
+def test_c15_two_at_once_share_the_work(web: Loopback, database: str, tmp_path: Path) -> None:
+    urls = web.articles(8)
+    web.model_answers()
+    environment = clean_environment(**GENTLE, **KEY)
+    both = [
+        spawn(
+            "summarize", *urls, *ALLOW, *web.model, "--db", database, cwd=tmp_path, env=environment
+        )
+        for _ in range(2)
+    ]
+    answers = [finished(one) for one in both]
+
+    assert [one.code for one in answers] == [0, 0], answers
+    assert all("8 done" in one.out for one in answers)
+    assert set(web.summarized.values()) == {1}
+    assert len(summaries(tmp_path / "summaries")) == 8
+
+
+@pytest.mark.parametrize("stop_at", ["scrape", "summarize"])
+def test_kill_9_in_the_middle_and_again_completes_each_page_once(
+    on: Call, web: Loopback, database: str, tmp_path: Path, stop_at: str
+) -> None:
+    """Killed while a page hangs, or while a summary streams; the same command then goes on."""
+    urls = web.articles(6)
+    begun = None
+    if stop_at == "summarize":
+        web.model_answers(stop_at="subject4")
+        begun = web.reached("subject4")
+    else:
+        web.model_answers()
+        begun = web.hang("/a4")
+    environment = clean_environment(
+        **GENTLE, **KEY, ONCEFLOW_SUMMARIZE_LEASE_SECONDS="1", ONCEFLOW_CLEANUP_SECONDS="0.2"
+    )
+    command = ("summarize", *urls, *ALLOW, *web.model, "--db", database)
+    process = spawn(*command, cwd=tmp_path, env=environment)
+    assert begun.wait(60)
+    os.kill(process.pid, signal.SIGKILL)
+    assert finished(process).code == -signal.SIGKILL
+    kept = {line["key"] for line in on("items", "--state", "completed", "--json").lines}
+    web.model_answers()
+
+    answer = finished(spawn(*command, cwd=tmp_path, env=environment))
+
+    assert (answer.code, "6 done" in answer.out) == (0, True), answer
+    out = tmp_path / "summaries"
+    assert summaries(out) == {
+        url: f"About subject{n}: it matters." for n, url in enumerate(urls, start=1)
+    }
+    # What was committed is not asked for again; what was under way when it was killed may be.
+    for n, url in enumerate(urls, start=1):
+        most = 1 if url in kept else 2
+        assert 1 <= web.summarized[f"subject{n}"] <= most
+        assert web.site.paths().count(f"/a{n}") <= most
+    assert web.summarized["digest"] == 1
+    assert urls[3] not in kept
+    assert on("audit").code == 0
+    whole = files(out)
+    for name in whole:
+        (out / name).unlink()
+    assert on("summarize", *urls, *ALLOW, *web.model).code == 0
+    assert files(out) == whole
+
+
+def test_ctrl_c_drains_and_the_same_command_goes_on(
+    web: Loopback, database: str, tmp_path: Path
+) -> None:
+    urls = web.articles(3)
+    web.model_answers()
+    begun = web.hang("/a2")
+    environment = clean_environment(**GENTLE, **KEY)
+    command = ("summarize", *urls, *ALLOW, *web.model, "--db", database)
+    process = spawn(*command, "--grace-seconds", "0", cwd=tmp_path, env=environment)
+    assert begun.wait(60)
+    process.send_signal(signal.SIGINT)
+    answer = finished(process)
+
+    assert answer.code == 130
+    assert "nothing is lost: run the same command again" in answer.out
+    again = finished(spawn(*command, cwd=tmp_path, env=environment))
+    assert (again.code, "3 done" in again.out) == (0, True)
+
+
+def test_a_page_that_did_not_change_is_not_summarized_again(
+    on: Call, web: Loopback, tmp_path: Path
+) -> None:
+    web.site.answer("/e", article("subject1"), headers={"ETag": '"1"'})
+    web.site.answer("/e", status=304, headers={"ETag": '"1"'})
+    web.model_answers()
+    on("summarize", web.site.url("/e"), *ALLOW, *web.model)
+
+    answer = on("summarize", web.site.url("/e"), *ALLOW, *web.model, "--refresh")
+
+    assert answer.code == 0
+    assert web.site.paths().count("/e") == 2
+    asked = [one for one in web.site.requests if one.path == "/e"]
+    assert [one.headers.get("if-none-match") for one in asked] == [None, '"1"']
+    # Page and digest, then the digest of the second run: one page's digest looks like the page.
+    assert web.summarized == {"subject1": 3}
+    assert summaries(tmp_path / "summaries") == {web.site.url("/e"): "About subject1: it matters."}
+
+
+def test_c05_another_programs_database_is_refused(call: Call, tmp_path: Path) -> None:
+    other = sqlite3.connect(tmp_path / "other.db")
+    with other:
+        other.execute("create table mine (a)")
+    other.close()
+
+    answer = call("summarize", "https://a.test/", "--db", "other.db")
+
+    assert answer.code == 2
+    assert "other.db" in answer.err

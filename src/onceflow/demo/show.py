@@ -252,7 +252,7 @@ class Show:
         tell.happened(f"KILLED {victim} with kill -9, in the middle of its work.", "bold red")
         tell.happened(f"It held {what}.", "red")
         tell.happened(
-            "The other goes on, and takes these over when the dead one's lease of "
+            "The other goes on; it may take these over when the lease of "
             f"{self._pace.lease_seconds:g} s is over.",
             "red",
         )

@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 
 from rich.cells import cell_len, set_cell_size
-from rich.console import Console
+from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
@@ -98,7 +98,7 @@ class Teller:
                     self.happened(in_one_line(board))
                 for _ in range(DRAWN_PER_LOOK):
                     if live is not None:
-                        live.update(watcher.redrawn(), refresh=True)
+                        live.update(Group("", watcher.redrawn()), refresh=True)
                     with contextlib.suppress(TimeoutError):
                         await asyncio.wait_for(over.wait(), DRAW_SECONDS)
         finally:

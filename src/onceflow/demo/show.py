@@ -25,6 +25,7 @@ from onceflow.demo.flow import Pace, open_flow
 from onceflow.demo.site import CLOSED_PATH, MOVED, OLD_PATH, SLOW_PATH, Site
 from onceflow.demo.tell import Teller
 from onceflow.pipelines.files import Files
+from onceflow.pipelines.summarize import Summarize
 
 DATABASE, SUMMARIES, ADDRESSES = "demo.db", "summaries", "addresses.txt"
 MARK = ".onceflow-demo"
@@ -206,7 +207,8 @@ class Show:
                 ("model", "embedded: it picks the sentences that say most, in milliseconds. Here "
                  "it is slowed down, so that you can read along."),
                 ("watch", "The worker that gets the slow page is going to be killed with -9. Its "
-                 f"leases last {self._pace.lease_seconds:g} s here instead of 5 minutes."),
+                 f"leases last {self._pace.lease_seconds:g} s here, not "
+                 f"{Summarize.lease_seconds:g} s as usual."),
             ]
         )  # fmt: skip
         tell.line()
@@ -395,6 +397,7 @@ class Show:
                 (f"onceflow status --db {database}", "the counts, the workers, the failures"),
                 (f"{self._out / 'worker-1.log'}, {self._out / 'worker-2.log'}",
                  "every transition, as each worker saw it"),
+                ("onceflow summarize URL...", "the same with pages of your own"),
             ]
         )  # fmt: skip
         tell.line()

@@ -116,6 +116,14 @@ def test_there_is_a_file_for_each_page_and_one_digest(played: Played) -> None:
     assert {one["code"] for one in digest["failed"]} == {"http_404", "robots_disallowed"}
 
 
+def test_the_worker_that_was_left_ended_without_a_complaint(played: Played) -> None:
+    number = 1 if played.report["killed"] == "worker 2" else 2
+    log = (played.out / f"worker-{number}.log").read_text()
+    assert "summary_finished: completed" in log
+    assert "Traceback" not in log
+    assert "Fatal" not in log
+
+
 def test_adding_everything_again_adds_nothing(played: Played) -> None:
     assert played.report["added_again"] == {"new": 0, "known": 19}
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import os
 import signal
 import sys
 import threading
@@ -24,8 +26,10 @@ async def work(database: Path, pace: Pace) -> None:
 
 def _stop_when_alone(loop: asyncio.AbstractEventLoop, flow: Flow) -> None:
     """Our stdin is a pipe from the demo: when it ends, the demo is gone, however it ended."""
-    sys.stdin.buffer.read()
-    loop.call_soon_threadsafe(flow.stop_soon)
+    while os.read(0, 1024):  # not sys.stdin, which would be locked while the interpreter ends
+        pass
+    with contextlib.suppress(RuntimeError):  # it is ending already
+        loop.call_soon_threadsafe(flow.stop_soon)
 
 
 if __name__ == "__main__":

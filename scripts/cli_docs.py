@@ -7,6 +7,7 @@ from rich.console import Console
 
 from onceflow.cli import COMMANDS, make_app
 
+SUBCOMMANDS = {"config": ("show",), "models": ("install",)}
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "cli.md"
 HEAD = """# Command line
 
@@ -52,7 +53,7 @@ def page() -> str:
     parts = [HEAD, f"```text\n{help_of()}\n```\n"]
     for commands in COMMANDS.values():
         for name in commands:
-            for words in ((name,), (name, "show")) if name == "config" else ((name,),):
+            for words in ((name,), *((name, sub) for sub in SUBCOMMANDS.get(name, ()))):
                 parts.append(f"## onceflow {' '.join(words)}\n\n```text\n{help_of(*words)}\n```\n")
     return "\n".join(parts)
 

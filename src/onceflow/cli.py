@@ -47,6 +47,7 @@ COMMANDS = {
         "why": ("look:why", "Why an item does not move, and when it will."),
         "events": ("look:events", "The history, and what is added to it."),
         "watch": ("look:watch", "Live progress of a run, or of everything."),
+        "export": ("export:export", "Items and results as JSON lines, CSV or Parquet."),
     },
     OPERATE: {
         "retry": ("operate:retry", "Open failed items again."),
@@ -61,6 +62,7 @@ COMMANDS = {
         "audit": ("check:audit", "Check the invariants on the stored history."),
         "doctor": ("check:doctor", "Is everything well, and what to do if not."),
         "config": ("check:config", "The settings in force and where each comes from."),
+        "models": ("models:models", "What can summarize here, and how to get the rest."),
     },
 }
 """Every command, by what it is for."""

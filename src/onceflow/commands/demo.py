@@ -11,7 +11,7 @@ from cyclopts import Parameter
 
 from onceflow import OnceflowError
 from onceflow.commands.common import COMMON, Flag
-from onceflow.commands.output import OK, SOME_FAILED, Out, UsageError
+from onceflow.commands.output import OK, SOME_FAILED, Out, UsageError, remark
 from onceflow.commands.text import span
 
 FOLDER = "onceflow-demo"
@@ -57,6 +57,9 @@ def demo(
     show = Show(out, speed, Teller(as_json=json, quiet=quiet))
     try:
         report = asyncio.run(show.play(LIMIT_SECONDS))
+    except KeyboardInterrupt:
+        remark("stopped; the workers are gone, and the next demo begins afresh")
+        raise
     except TimeoutError:
         raise OnceflowError(
             f"the demo did not end within {span(LIMIT_SECONDS)}; the workers' logs are in {out}"

@@ -31,7 +31,7 @@ SHORT_CHARS = 250  # less text than this, and the thorough mode gets its turn
 CAREFUL_CHARS_MAX = 4_000_000  # of a longer page only the beginning is looked at closely
 GLANCE_CHARS = 300_000
 CAREFUL_SHARE = 0.5  # of the time limit, in CPU time; then all text is taken as it is
-NODES_MAX = 200_000  # a larger or deeper tree would only use up the time limit
+NODES_MAX = 100_000  # a larger or deeper tree would only use up the time limit
 DEPTH_MAX = 400
 ATTRIBUTES_MAX = 5_000
 RECURSION_MAX = 5_000
@@ -86,7 +86,9 @@ def extract(request: dict[str, Any]) -> dict[str, Any]:
         tree = _parse(html)[0] if sound else None
         plain = _plain(html, tree, request.get("chars_max"))
         if plain:
-            found |= {"text": plain, "markdown": plain, "method": "plain"}
+            found |= {"text": plain, "method": "plain"}
+            if request.get("markdown"):
+                found["markdown"] = plain
     return found
 
 
@@ -297,7 +299,7 @@ def serve(work: Work = extract) -> None:
             answer = {"failure": "it is nested too deeply"}
         signal.setitimer(signal.ITIMER_REAL, 0)
         try:
-            data = json.dumps(answer).encode()
+            data = json.dumps(answer, ensure_ascii=False).encode(errors="replace")
         except MemoryError:
             data = b'{"failure": "it needs too much memory"}'
         sink.write(struct.pack("!I", len(data)) + data)

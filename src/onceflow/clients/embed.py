@@ -33,6 +33,9 @@ class EmbedModel(Protocol):
     async def close(self) -> None: ...
 
 
+DIMENSIONS_MAX = 16_384  # no model has that many
+
+
 class Embedder:
     """Vectors of length one, so that a dot product is the cosine.
 
@@ -82,6 +85,12 @@ class Embedder:
         """Close the connections now. Without it they are closed with the event loop."""
         await self._model.close()
 
+    async def __aenter__(self) -> Embedder:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
     def _checked(self, answer: Any, count: int) -> Vectors:
         import numpy as np
 
@@ -89,14 +98,14 @@ class Embedder:
             vectors = np.asarray(answer, dtype=np.float32)
         except (ValueError, TypeError):
             raise self._bad("vectors of different lengths") from None
-        if vectors.ndim != 2 or vectors.shape[0] != count or vectors.shape[1] == 0:
-            raise self._bad(f"an answer of shape {vectors.shape} for {count} texts")
-        if self._dimensions is None:
-            self._dimensions = int(vectors.shape[1])
-        if vectors.shape[1] != self._dimensions:
-            raise self._bad(f"{vectors.shape[1]} dimensions instead of {self._dimensions}")
+        shape = vectors.shape
+        if vectors.ndim != 2 or shape[0] != count or not 0 < shape[1] <= DIMENSIONS_MAX:
+            raise self._bad(f"an answer of shape {shape} for {count} texts")
+        if shape[1] != (self._dimensions or shape[1]):
+            raise self._bad(f"{shape[1]} dimensions instead of {self._dimensions}")
         if not np.isfinite(vectors).all():
             raise self._bad("numbers that are not finite")
+        self._dimensions = int(shape[1])
         lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
         lengths[lengths == 0] = 1  # a text without a known word is the zero vector, like nothing
         scaled: Vectors = vectors / lengths

@@ -196,7 +196,7 @@ class Stream(AsyncIterator[str]):
                             f"{self.model}: the answer broke off after {self._chars} characters",
                             code="truncated",
                         )
-                    if not self.text.strip():
+                    if not any(c.isprintable() and c != " " for c in self.text):
                         raise Transient(f"{self.model} answered with nothing", code="empty_answer")
                     raise StopAsyncIteration
                 case Usage() as usage:

@@ -38,6 +38,11 @@ _TOO_LONG = re.compile(
 )
 
 
+# Lines of an event stream that carry nothing for us. An event of such lines alone is no event, but
+# the SDK takes it for one without JSON in it.
+_NO_DATA = re.compile(rb"^(?:id|retry)(?::[^\n]*)?\n|^:[^\n]*\n", re.MULTILINE)
+
+
 class OpenAIModel:
     """Chat completions, streamed, with usage."""
 
@@ -70,8 +75,9 @@ class OpenAIModel:
         if request.idempotency_key is not None:
             arguments["extra_headers"] = {"Idempotency-Key": request.idempotency_key}
         client = await self._api.client()
-        async with self._api.call():
+        async with self._api.call() as call:
             answer = await client.chat.completions.create(**arguments)
+            call.began = True
             try:
                 async for chunk in answer:
                     for event in _events(chunk):
@@ -172,9 +178,11 @@ class _Call:
         self._name = name
         self._breaker = breaker
         self._key = key
+        self.began = False  # part of an answer may have come
 
-    async def __aenter__(self) -> None:
+    async def __aenter__(self) -> _Call:
         self._breaker.enter()
+        return self
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if error is None:
@@ -207,13 +215,15 @@ class _Call:
                 return self._by_status(error)
             case openai.APITimeoutError():
                 return Transient(f"{self._name}: no connection in time", code="timeout")
+            case openai.APIConnectionError() if self.began:
+                return Transient(f"{self._name}: the answer broke off", code="truncated")
             case openai.APIConnectionError():
                 return Transient(f"{self._name}: the connection failed", code="disconnected")
             case openai.APIError():
                 return Transient(f"{self._name}: {self._said(error)}", code="provider_error")
             case openai.OpenAIError():
                 return Transient(f"{self._name}: {self._said(error)}", code="provider_error")
-            case ValueError() | TypeError() | AttributeError() | KeyError():
+            case ValueError() | TypeError() | AttributeError() | KeyError() | RecursionError():
                 return Transient(f"{self._name}: an answer that makes no sense", code="bad_answer")
             case _ if type(error).__module__.partition(".")[0].startswith(("httpx", "httpcore")):
                 return Transient(f"{self._name}: the connection was lost", code="truncated")
@@ -289,18 +299,28 @@ async def _bound(response: Any) -> None:
     # Which HTTP library the SDK uses depends on its version; its stream class is in its top module.
     library = sys.modules[type(response).__module__.partition(".")[0]]
     source = response.stream
+    streams = "event-stream" in response.headers.get("content-type", "")
 
     class Bounded(library.AsyncByteStream):  # type: ignore[name-defined,misc]  # as above
         async def __aiter__(self) -> AsyncIterator[bytes]:
-            total = event = lines = 0
+            total = lines = 0
+            line = bytearray()  # one that is not whole yet
             async for chunk in source:
                 total += len(chunk)
                 lines += chunk.count(b"\n")
-                end = chunk.rfind(b"\n")
-                event = event + len(chunk) if end == -1 else len(chunk) - end - 1
-                if total > RESPONSE_BYTES_MAX or event > EVENT_BYTES_MAX or lines > LINES_MAX:
+                end = chunk.rfind(b"\n") + 1
+                rest = len(line) + len(chunk) if not end else len(chunk) - end
+                limit = EVENT_BYTES_MAX if streams else RESPONSE_BYTES_MAX
+                if total > RESPONSE_BYTES_MAX or rest > limit or lines > LINES_MAX:
                     raise Transient("the provider's answer has no end", code="too_large")
-                yield chunk
+                if not streams:
+                    yield chunk
+                elif end:
+                    yield _NO_DATA.sub(b"", bytes(line) + chunk[:end])
+                    line = bytearray(chunk[end:])
+                else:
+                    line += chunk
+            yield bytes(line)
 
         async def aclose(self) -> None:
             await source.aclose()

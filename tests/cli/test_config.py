@@ -1,12 +1,14 @@
 """A bad configuration is one line with the line number or the key's name, and exit code 2."""
 
 import os
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 from onceflow import Settings
 from onceflow.commands.common import Engine
+from onceflow.commands.config import TABLES, tables, variable_of
 from onceflow.engine.settings import CONFIG_BYTES_MAX
 from tests.cli.conftest import Call
 
@@ -143,3 +145,99 @@ def test_each_setting_says_where_it_comes_from_and_a_later_source_wins(
 
 def test_every_setting_is_a_flag() -> None:
     assert set(Engine.__dataclass_fields__) == set(Settings.__dataclass_fields__)
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_every_setting_of_every_table_is_documented_with_its_variable(table: str) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "settings.md").read_text(encoding="utf-8")
+    section = page.partition(f"## `[{table}]`")[2].partition("\n## ")[0]
+    for field in fields(tables()[table]):
+        row = next(line for line in section.splitlines() if line.startswith(f"| `{field.name}` |"))
+        assert f"`{variable_of(table, field.name)}`" in row
+        default: object = field.default
+        words = {None: "none", (): "none", True: "true", False: "false"}
+        text = words[default] if isinstance(default, bool | tuple | None) else default
+        assert f"| {text} |" in row or f"| {text!r} |" in row
+
+
+def test_the_clients_settings_come_from_file_and_environment(
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "onceflow.toml").write_text(
+        'model = "openai:m"\n[fetch]\nrobots = false\nallow_networks = ["10.0.0.0/8"]\n'
+        "[llm]\nidle_seconds = 5\n[summarize]\nwords = 50\n"
+    )
+    monkeypatch.setenv("ONCEFLOW_FETCH_ALLOW_NETWORKS", "127.0.0.0/8, 10.0.0.0/8")
+    monkeypatch.setenv("ONCEFLOW_SUMMARIZE_WORDS", "60")
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-secret-0123456789")
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://localhost:1/v1")
+
+    answer = call("config", "show", "--json")
+
+    shown = {line["name"]: (line["value"], line["from"]) for line in answer.lines}
+    assert shown["model"] == ("openai:m", "onceflow.toml")
+    assert shown["fetch.robots"] == (False, "onceflow.toml")
+    assert shown["fetch.allow_networks"] == (
+        ["127.0.0.0/8", "10.0.0.0/8"],
+        "ONCEFLOW_FETCH_ALLOW_NETWORKS",
+    )
+    assert shown["llm.idle_seconds"] == (5.0, "onceflow.toml")
+    assert shown["summarize.words"] == (60, "ONCEFLOW_SUMMARIZE_WORDS")
+    assert shown["llm.base_url"] == ("http://localhost:1/v1", "OPENAI_BASE_URL")
+    assert shown["OPENAI_API_KEY"] == ("set", "OPENAI_API_KEY")
+    assert "sk-secret" not in answer.out + call("config", "show").out
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[fetch]\nrobot = true", ["'robot'", "robots"]),
+        ("[fetch]\nrobots = 1", ["robots is 1", "true or false"]),
+        ('[fetch]\nallow_networks = "10.0.0.0/8"', ["allow_networks", "a list of texts"]),
+        ("[fetch]\nallow_networks = [10]", ["allow_networks", "a list of texts"]),
+        ("[fetch]\nfetch_seconds = 0", ["fetch_seconds is 0", "greater than zero"]),
+        ("[summarize]\nwords = 0", ["words is 0", "between 1 and"]),
+        ('[summarize]\nprompt = " "', ["prompt is empty"]),
+        ("[llm]\nprice_input = 1.0", ["price_input", "price_output", "together"]),
+        ("[llm]\nidle_seconds = -1", ["idle_seconds is -1"]),
+    ],
+)
+def test_c02_a_wrong_setting_of_a_client_is_refused_by_name(
+    call: Call, tmp_path: Path, text: str, words: list[str]
+) -> None:
+    (tmp_path / "onceflow.toml").write_text(text)
+
+    answer = call("config", "show")
+
+    assert answer.code == 2
+    assert answer.err.count("\n") == 1
+    assert [word for word in words if word not in answer.err] == []
+
+
+@pytest.mark.parametrize("text", ["maybe", "", "2"])
+def test_a_switch_in_the_environment_is_on_or_off(
+    call: Call, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    monkeypatch.setenv("ONCEFLOW_FETCH_ROBOTS", "off")
+    shown = {line["name"]: line["value"] for line in call("config", "show", "--json").lines}
+    assert shown["fetch.robots"] is False
+    monkeypatch.setenv("ONCEFLOW_FETCH_ROBOTS", text)
+    assert "true or false" in call("config", "show").err
+
+
+def test_an_unknown_variable_is_named_with_the_nearest_known_one(
+    call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ONCEFLOW_LLM_BASEURL", "http://localhost:1")
+    monkeypatch.setenv("ONCEFLOW_QQQ", "1")
+    monkeypatch.setenv("ONCEFLOW_TEST_DATABASE", "ours")
+
+    answer = call("config", "show")
+
+    assert answer.code == 0
+    assert (
+        "ONCEFLOW_LLM_BASEURL is no setting and has no effect; did you mean ONCEFLOW_LLM_BASE_URL?"
+    ) in answer.err
+    assert "ONCEFLOW_QQQ is no setting and has no effect; `onceflow config show`" in answer.err
+    assert "ONCEFLOW_TEST_DATABASE" not in answer.err
+    assert call("config", "show", "--quiet").err == ""

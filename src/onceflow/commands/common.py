@@ -15,6 +15,8 @@ from onceflow.commands.output import Out, UsageError
 from onceflow.commands.text import masked, plain
 from onceflow.core.errors import UnknownItem
 
+READY_NAMES = ("summarize",)
+"""The pipelines that need no FILE.py."""
 COMMON = Group("Common", sort_key=90)
 ENGINE = Group(
     "Settings", sort_key=95, help="Also in onceflow.toml and as ONCEFLOW_… in the environment."
@@ -70,8 +72,8 @@ class Common:
         path = getattr(flow.store, "path", None)
         if path is not None and not path.exists():
             raise StoreUnavailable(
-                f"there is no database {path} ({source}); `onceflow run FILE.py` makes one, or "
-                "name another with --db"
+                f"there is no database {path} ({source}); `onceflow summarize` and `onceflow run` "
+                "make one, or name another with --db"
             )
         return flow
 

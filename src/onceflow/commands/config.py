@@ -148,10 +148,11 @@ class Config:
         known = [f"{PREFIX}{name.upper()}" for name in sorted(PLACES)]
         for table, kind in tables().items():
             known += [variable_of(table, field.name) for field in fields(kind)]
+        bare = [name.removeprefix(PREFIX) for name in known]
         for name in sorted(set(ours) - set(known)):
             if not name.startswith(NOT_OURS):
-                near = get_close_matches(name, known, n=1, cutoff=0.7)
-                yield name, near[0] if near else None
+                near = get_close_matches(name.removeprefix(PREFIX), bare, n=1, cutoff=0.5)
+                yield name, f"{PREFIX}{near[0]}" if near else None
 
 
 def variable_of(table: str, name: str) -> str:

@@ -7,7 +7,7 @@ import asyncio
 import logging
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -24,6 +24,7 @@ from onceflow.commands.board import (
     stage_views,
     totals,
 )
+from onceflow.commands.common import READY_NAMES
 from onceflow.commands.output import is_fancy, remark
 from onceflow.commands.text import masked, plain
 
@@ -188,9 +189,15 @@ class Watcher:
 
 def _notes(views: Sequence[StageView], alive: bool) -> list[str]:
     if not alive and any(view.at("ready") for view in views):
-        return ["no worker lives; start one: onceflow worker FILE.py"]
+        return [f"no worker lives; start one: {worker_for({view.pipeline for view in views})}"]
     paused = [view.name for view in views if view.paused and (view.at("ready") or view.coming)]
     return [f"stage {name} is paused; `onceflow resume {name}`" for name in paused]
+
+
+def worker_for(pipelines: Collection[str]) -> str:
+    """The command that works on these pipelines."""
+    ready = sorted(name for name in pipelines if name in READY_NAMES)
+    return f"onceflow worker {ready[0] if ready and len(pipelines) == 1 else 'FILE.py'}"
 
 
 class Follower:

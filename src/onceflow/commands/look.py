@@ -101,7 +101,7 @@ def _status_lines(found: Mapping[str, Any]) -> Iterator[str]:
     now = found["now"]
     yield plain(found["database"])
     if not found["pipelines"]:
-        yield "no pipeline yet: `onceflow run FILE.py KEY…` brings one"
+        yield "no pipeline yet: `onceflow summarize URL…` or `onceflow run FILE.py KEY…` brings one"
     for name, one in found["pipelines"].items():
         yield ""
         states = ", ".join(f"{count:,} {state}" for state, count in one["states"].items())

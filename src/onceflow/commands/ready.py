@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Group, Parameter
 
 from onceflow import Flow, Pipeline
-from onceflow.commands.common import Common
+from onceflow.commands.common import READY_NAMES, Common
 from onceflow.commands.config import Config, LlmSettings, SummarizeSettings
 from onceflow.commands.output import UsageError
 from onceflow.core.errors import SettingsError
@@ -21,8 +21,6 @@ PROMPT_BYTES_MAX = 100_000
 READY = Group(
     "Summaries and pages", sort_key=80, help="Also in onceflow.toml, see docs/settings.md."
 )
-NAMES = ("summarize",)
-"""The pipelines that need no FILE.py."""
 
 
 @Parameter(name="*", group=READY)
@@ -129,4 +127,6 @@ def refuse_unless_ready(options: Options | None) -> None:
     """A FILE.py makes its own clients: flags for them would have no effect."""
     if options is not None and options.given:
         name = options.given[0].replace("_", "-")
-        raise UsageError(f"--{name} is for the ready pipelines ({', '.join(NAMES)}), not FILE.py")
+        raise UsageError(
+            f"--{name} is for the ready pipelines ({', '.join(READY_NAMES)}), not FILE.py"
+        )

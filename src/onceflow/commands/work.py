@@ -23,10 +23,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol
 from cyclopts import Parameter
 
 from onceflow import Flow, Pipeline, StoreUnavailable
-from onceflow.commands.common import Common, Engine, Flag, find_run
+from onceflow.commands.common import READY_NAMES, Common, Engine, Flag, find_run
 from onceflow.commands.output import INTERRUPTED, OK, SOME_FAILED, Out, UsageError, remark
 from onceflow.commands.program import one_pipeline, pipelines_of
-from onceflow.commands.ready import NAMES, Options, ready_flow, refuse_unless_ready
+from onceflow.commands.ready import Options, ready_flow, refuse_unless_ready
 from onceflow.commands.seeds import Source, Survey, keys_of, source_of, survey
 from onceflow.commands.text import many, masked, plain, span
 from onceflow.core.item import Run
@@ -501,7 +501,8 @@ def _summary(report: Report, pipeline: Pipeline, where: str, *, add_only: bool) 
     ]
     if add_only:
         yield f"{whose}: added {report.new:,}, already known {report.known:,}"
-        yield f"  next: onceflow worker FILE.py{where}, and onceflow watch {report.run}{where}"
+        file = report.pipeline if report.pipeline in READY_NAMES else "FILE.py"
+        yield f"  next: onceflow worker {file}{where}, and onceflow watch {report.run}{where}"
         return
     if report.already:
         yield f"{whose}: all done already: {', '.join(counts)}"
@@ -572,7 +573,7 @@ def worker(
     """
     common = common or Common()
     settings = (engine or Engine()).settings(common)
-    if str(file) in NAMES and not file.exists():
+    if str(file) in READY_NAMES and not file.exists():
         flow = ready_flow(common, options or Options(), settings)[1]
     else:
         refuse_unless_ready(options)

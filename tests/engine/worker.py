@@ -51,14 +51,14 @@ HANDLERS = {"wait": wait, "deadly": deadly, "hang": hang, "short": short}
 
 
 def pipeline(handler: str, lease_seconds: float = 0.9) -> Pipeline:
-    # One at a time where an item ends the process: whoever runs beside it loses an attempt, too.
-    processors = 1 if handler == "deadly" else 3
-    stage = Stage("work", HANDLERS[handler], limit=20, processors=processors)
+    stage = Stage("work", HANDLERS[handler], limit=20, processors=3)
     return Pipeline("killed", stage, lease_seconds=lease_seconds, backoff_seconds=0)
 
 
 async def main(database: str, handler: str, lease_seconds: float) -> None:
-    settings = Settings(poll_seconds=0.05, cleanup_seconds=3600, health_seconds=3600)
+    # Others take over what is stopped; who ends its own process is taken over by the next one.
+    cleanup_seconds = 0.05 if handler == "deadly" else 3600
+    settings = Settings(poll_seconds=0.05, cleanup_seconds=cleanup_seconds, health_seconds=3600)
     loop = asyncio.get_running_loop()
     async with onceflow.open(database, pipeline(handler, lease_seconds), settings=settings) as flow:
         stops = 0

@@ -5,6 +5,7 @@ import pytest
 from onceflow.core.errors import StoreError
 from onceflow.core.pipeline import Stage
 from onceflow.core.transition import Done
+from onceflow.store.base import APART_MS
 from onceflow.testing.rig import Rig, handler, pipeline, refused
 from tests.store.conftest import Database
 
@@ -164,6 +165,8 @@ async def test_attempts_given_back_do_not_count_against_the_bound(database: Data
             await rig.store.leave("w")
             await rig.store.sweep()
             await rig.beat("w")
+            rig.clock.advance(seconds=APART_MS / 1000)
+            await rig.store.sweep()
         assert await rig.place("a") == ("scrape", "failed")
         await rig.act("retry", "a")
         await rig.lease("scrape")

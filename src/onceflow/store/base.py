@@ -22,6 +22,8 @@ SWEEP_MAX = 500
 LANES_WALKED_MAX = 1000
 """How many lanes one claim looks at; the next one goes on from there."""
 RUNS_IN_TURN_MAX = 100
+APART_MS = 10_000
+"""How far apart at the most the last attempts are of items whose workers died."""
 WORKER_FORGOTTEN_MS = 3_600_000
 """A worker that has been silent so long and holds nothing is forgotten."""
 

@@ -20,6 +20,7 @@ from onceflow.core.item import Added, Kind, Lease, Phase, Seed
 from onceflow.core.pipeline import GATE_KEY, Pipeline
 from onceflow.core.transition import encode
 from onceflow.store.base import (
+    APART_MS,
     LANES_WALKED_MAX,
     RUNS_IN_TURN_MAX,
     SWEEP_MAX,
@@ -540,7 +541,7 @@ async def sweep(
 ) -> tuple[Swept, str]:
     """Take back what dead or hung workers hold, wake what is due, open gates and end runs. Nothing
     here waits for anybody: what is locked is somebody else's to do, or is done next time."""
-    taken = await db.row("reclaim", most=SWEEP_MAX)
+    taken = await db.row("reclaim", most=SWEEP_MAX, apart_ms=APART_MS)
     await db.rows("forget_partials")
     await db.rows("forget_workers", silent_ms=WORKER_FORGOTTEN_MS)
     woken = await db.row("promote", most=SWEEP_MAX)

@@ -19,6 +19,7 @@ from onceflow.core.item import Added, Kind, Lease, Phase, Seed
 from onceflow.core.pipeline import GATE_KEY, Pipeline
 from onceflow.core.transition import PLAINLY_FINISHED, NewEvent, encode
 from onceflow.store.base import (
+    APART_MS,
     LANES_WALKED_MAX,
     RUNS_IN_TURN_MAX,
     SWEEP_MAX,
@@ -467,7 +468,7 @@ def leave(db: apsw.Connection, worker: str) -> None:
 
 def reclaim(db: apsw.Connection, boot: str, now: int) -> int:
     """Take back what dead or hung workers hold; their fences are worth nothing from now on."""
-    taken = _rows(db, "reclaim", boot=boot, now=now, most=SWEEP_MAX)
+    taken = _rows(db, "reclaim", boot=boot, now=now, most=SWEEP_MAX, apart_ms=APART_MS)
     events = []
     for item, version, run_id, stage, phase, generation, fence, attempt, error in taken:
         poison = phase == Phase.FAILED

@@ -8,7 +8,7 @@ from typing import Any
 from onceflow.core.item import Lease
 from onceflow.core.pipeline import Stage
 from onceflow.core.transition import Done, Failed, Released, Usage, decode
-from onceflow.store.base import SWEEP_MAX, WORKER_FORGOTTEN_MS, Finish, Worker
+from onceflow.store.base import APART_MS, SWEEP_MAX, WORKER_FORGOTTEN_MS, Finish, Worker
 from onceflow.testing.rig import NEWS, MakeStore, Rig, handler, pipeline
 
 SHORT = pipeline("scrape", "summarize", lease_seconds=60, backoff_seconds=10)
@@ -471,6 +471,8 @@ class FinishSuite:
                 await rig.lease("scrape")
                 await rig.store.leave("w")
                 assert (await rig.store.sweep()).reclaimed == 1
+                rig.clock.advance(seconds=APART_MS / 1000)
+                await rig.store.sweep()
 
             row = await rig.item("a")
             assert (row["phase"], row["attempt"], row["error_code"]) == ("failed", 3, "poison")
@@ -478,6 +480,26 @@ class FinishSuite:
             last = (await rig.history("a"))[-1]
             assert last["kind"] == "failed"
             assert json.loads(last["data"])["code"] == "poison"
+
+    async def test_the_last_attempts_of_items_whose_worker_died_come_one_by_one(
+        self, make_store: MakeStore
+    ) -> None:
+        async with Rig(make_store, SHORT) as rig:
+            await rig.add(["a", "b", "c"])
+            for _ in range(2):
+                assert len((await rig.claim("scrape")).leases) == 3, "together at first"
+                await rig.store.leave("w")
+                assert (await rig.store.sweep()).reclaimed == 3
+
+            assert {await rig.place(key) for key in "abc"} == {("scrape", "waiting")}
+            assert (await rig.history("a"))[-1]["kind"] == "reclaimed"
+            sizes = []
+            for _ in range(APART_MS // 1000):
+                rig.clock.advance(seconds=1)
+                await rig.store.sweep()
+                sizes.append(len((await rig.claim("scrape")).leases))
+                await rig.beat("w")
+            assert (max(sizes), sum(sizes)) == (1, 3)
 
     async def test_reclaiming_again_changes_nothing(self, make_store: MakeStore) -> None:
         async with Rig(make_store) as rig:

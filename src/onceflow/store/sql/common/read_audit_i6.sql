@@ -20,8 +20,10 @@ SELECT e.item, i.key, 'event ' || e.n || ' (' || e.kind || ') leads from ' || e.
          THEN e.stage = e.stage_before AND e.phase = 'ready' AND e.phase_before = 'waiting'
        WHEN e.kind = 'cancelled'
          THEN e.phase = 'cancelled' AND e.phase_before IN ('waiting', 'ready', 'active')
-       WHEN e.kind IN ('released', 'reclaimed')
+       WHEN e.kind = 'released'
          THEN e.stage = e.stage_before AND e.phase = 'ready' AND e.phase_before = 'active'
+       WHEN e.kind = 'reclaimed'
+         THEN e.stage = e.stage_before AND e.phase IN ('ready', 'waiting') AND e.phase_before = 'active'
        WHEN e.kind = 'retried'
          THEN e.stage = e.stage_before AND e.phase = 'waiting' AND e.phase_before = 'active'
        WHEN e.kind = 'failed'

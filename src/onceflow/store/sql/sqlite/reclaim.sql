@@ -1,7 +1,11 @@
--- reclaim: (stage, active) -> (stage, ready), or failed when its attempts are used up.
+-- reclaim: (stage, active) -> (stage, ready), or failed when its attempts are used up. One whose last attempt
+-- is next -> (stage, waiting): each a while apart, so that it is not run beside the one that ends its worker.
 -- A lease is over when its worker is gone, was booted away, is silent for a lease, or past its deadline.
 UPDATE item
-   SET phase = CASE WHEN attempt >= s.attempts THEN 'failed' ELSE 'ready' END,
+   SET phase = CASE WHEN attempt >= s.attempts THEN 'failed'
+                    WHEN attempt + 1 = s.attempts THEN 'waiting' ELSE 'ready' END,
+       due_at = CASE WHEN attempt + 1 = s.attempts
+                     THEN :now + min(s.lease_ms, :apart_ms) * (1000 + id * 7919 % 9000) / 10000 END,
        error = CASE WHEN attempt >= s.attempts
                     THEN 'its worker died or hung in each of ' || attempt || ' attempts'
                     ELSE error END,

@@ -308,7 +308,8 @@ async def _admit_extras(
     if costly or parents:
         items = {one.lease.item for one in (*costly, *parents)}
         pairs = await db.rows("runs_of", items=sorted(items))
-        runs = await db.rows("run_lock", ids=sorted({row["run"] for row in pairs}))
+        ids = {row["run"] for row in pairs} | {one.lease.run for one in costly}
+        runs = await db.rows("run_lock", ids=sorted(ids))
     aliases = sorted(
         (one.lease.pipeline, key, one.lease.item) for one in kept for key in one.change.aliases
     )

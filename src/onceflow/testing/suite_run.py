@@ -310,6 +310,19 @@ class RunSuite:
             assert (await rig.run())["finished_at"] == rig.clock()
             assert [row["kind"] for row in await rig.events(run="run-1")].count("run_finished") == 1
 
+    async def test_what_the_gates_stage_spends_is_counted_in_its_run(
+        self, make_store: MakeStore
+    ) -> None:
+        async with Rig(make_store, DIGEST) as rig:
+            await rig.add(["a"])
+            await rig.finish(await rig.lease("scrape"), Done(1, usage=Usage(5, 0.5)))
+            await rig.store.sweep()
+
+            await rig.finish(await rig.lease("digest"), Done(1, usage=Usage(7, 0.25)))
+
+            run = await rig.run()
+            assert (run["tokens"], run["cost"]) == (12, 0.75)
+
     async def test_the_gate_of_an_empty_run_opens(self, make_store: MakeStore) -> None:
         async with Rig(make_store, DIGEST) as rig:
             await rig.add([])

@@ -2,6 +2,7 @@
 
 import os
 import secrets
+import signal
 from collections.abc import Iterator
 from urllib.parse import urlsplit, urlunsplit
 
@@ -15,6 +16,11 @@ from tests.support import postgres
 hypothesis.settings.register_profile("default", deadline=None)
 hypothesis.settings.register_profile("ci", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "default")
+
+# A shell without job control starts background jobs with Ctrl-C ignored, and programs inherit that.
+# The tests that interrupt programs need it as it is in a terminal.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_report_header() -> str:

@@ -16,7 +16,6 @@ from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
-import apsw
 import chaos_lanes
 import chaos_limit
 import chaos_load
@@ -49,6 +48,7 @@ from tests.chaos.kit import (
     until,
 )
 from tests.support import postgres
+from tests.support.locks import others_can_write
 
 OPEN = "SELECT count(*) FROM item WHERE phase IN ('waiting', 'ready', 'active')"
 UNFINISHED = "SELECT count(*) FROM run WHERE finished_at IS NULL"
@@ -176,7 +176,7 @@ async def pauses_under_load(
                 pid = begun[worker][0]
                 os.kill(pid, signal.SIGSTOP)
                 stopped_ms = clock.now_ms()
-                writable = await _is_writable(database)
+                writable = await others_can_write(database)
                 if not writable or not await flow.store.read("held", worker=worker):
                     # It was just writing, and all others would wait; or it has nothing any more.
                     os.kill(pid, signal.SIGCONT)
@@ -209,29 +209,6 @@ async def pauses_under_load(
             if event.worker == worker and event.at < gone_on_ms and after.at > stopped_ms
         ]
         assert lost_meanwhile, ["nobody took anything over", stopped, held]
-
-
-STUCK = """
-SELECT count(*) FROM pg_stat_activity
- WHERE datname = current_database() AND state LIKE 'idle in transaction%'
-   AND state_change < clock_timestamp() - interval '200 ms'"""
-
-
-async def _is_writable(database: str) -> bool:
-    """Whether others can write while somebody is stopped. SQLite has one lock for all of it; on
-    PostgreSQL a transaction that was begun keeps its rows until the server ends it, after 30 s."""
-    if "://" in database:
-        await asyncio.sleep(0.3)
-        return await rows(database, STUCK) == [(0,)]
-    connection = apsw.Connection(database)
-    connection.set_busy_timeout(200)
-    try:
-        connection.execute("BEGIN IMMEDIATE; ROLLBACK")
-    except apsw.BusyError:
-        return False
-    finally:
-        connection.close()
-    return True
 
 
 async def limit_holds(

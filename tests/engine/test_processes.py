@@ -9,11 +9,10 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from onceflow import Flow, Pipeline, Settings, Stage
 from tests.engine import worker
 from tests.engine.kit import Database, audited, kinds, ok, until, until_state, working
+from tests.support.locks import others_can_write
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 EAGER = Settings(poll_seconds=0.05, cleanup_seconds=0.05)
@@ -78,9 +77,6 @@ async def counts_are(flow: Flow, **wanted: int) -> None:
     await until(flow, question)
 
 
-# On SQLite a worker stopped inside its write transaction stops every writer until it goes on, so on
-# a busy machine this waits in vain; tests/chaos pauses only where the file is writable.
-@pytest.mark.chaos
 async def test_F05_a_worker_stopped_for_longer_than_its_lease_commits_nothing_afterwards(
     database: Database,
 ) -> None:
@@ -90,6 +86,10 @@ async def test_F05_a_worker_stopped_for_longer_than_its_lease_commits_nothing_af
         async with process(database, "wait") as stopped:
             await stopped.says("began a")
             stopped.send(signal.SIGSTOP)
+            while not await others_can_write(database.url):  # it was just writing
+                stopped.send(signal.SIGCONT)
+                await asyncio.sleep(0.01)
+                stopped.send(signal.SIGSTOP)
             flow.start()
             item = await until_state(flow, pipeline, "a", "completed")
             await flow.stop()

@@ -42,3 +42,7 @@ def fail(work: Work) -> None:
 
 def large(work: Work) -> Any:
     return "x" * 50_000_000
+
+
+def stream(work: Work) -> None:
+    work.emit("summary_partial", text="lost")

@@ -280,6 +280,16 @@ async def test_F18_a_cpu_handler_that_ends_its_process_costs_an_attempt_and_noth
         await audited(flow)
 
 
+async def test_a_cpu_handler_that_streams_is_told_that_it_cannot(database: Database) -> None:
+    pipeline = cpu(handlers.stream)
+    async with database.flow(pipeline, settings=ONE_CORE) as flow:
+        await flow.add(pipeline, ["a"])
+        await flow.drain()
+        item = await flow.item(pipeline, "a")
+        assert (item.state, item.attempt, item.error_code) == ("failed", 1, "no_engine")
+        assert "work.emit needs the engine" in (item.error or "")
+
+
 async def test_a_cpu_handler_past_its_deadline_is_killed_and_its_process_is_gone(
     database: Database, note: Path
 ) -> None:

@@ -206,10 +206,10 @@ async def test_work_made_by_hand_keeps_what_it_emits_and_says_what_it_lacks() ->
     work.emit("summary_partial", text="one")
 
     assert work.emitted == [("summary_partial", {"text": "one"})]
-    with pytest.raises(Permanent, match=r"work\.result needs an engine"):
+    with pytest.raises(Permanent, match=r"work\.result needs the engine"):
         await work.result("scrape")
     for ask in (work.finished_items, work.failed_items):
-        with pytest.raises(Permanent, match="needs an engine; here there is none") as refused:
+        with pytest.raises(Permanent, match="do that in another stage") as refused:
             ask()
         assert refused.value.code == "no_engine"
 

@@ -69,10 +69,11 @@ class Work:
 
     def emit(self, kind: str, **fields: Any) -> None:
         """Tell live watchers. Not stored: a watcher may miss it. `text` adds to the item's text."""
-        if self._desk is None or self._lease is None:
+        if self._lease is None:
             self.emitted.append((kind, fields))
-        else:
-            self._desk.emit(self._lease, kind, fields)
+            return
+        desk, lease = self._asked("emit")
+        desk.emit(lease, kind, fields)
 
     async def result(self, stage: str) -> Json:
         """The stored result of an earlier stage of this item."""
@@ -91,7 +92,11 @@ class Work:
 
     def _asked(self, what: str) -> tuple[Desk, Lease]:
         if self._desk is None or self._lease is None:
-            raise Permanent(f"work.{what} needs an engine; here there is none", code="no_engine")
+            raise Permanent(
+                f"work.{what} needs the engine, and a cpu=True handler runs in a process without "
+                "it; do that in another stage",
+                code="no_engine",
+            )
         return self._desk, self._lease
 
 
@@ -106,7 +111,7 @@ def work_for(lease: Lease, desk: Desk | None) -> Work:
         lease.depth,
         lease.attempt,
         lease.generation,
-        None if desk is None else lease,
+        lease,
         desk,
     )
 

@@ -95,7 +95,7 @@ CREATE TABLE item (
   updated_at bigint NOT NULL,
   error      text,
   error_code text COLLATE "C",
-  short_key  text COLLATE "C" GENERATED ALWAYS AS (shorten(key)) STORED,
+  short_key  text COLLATE "C" NOT NULL,  -- shorten(key); a generated column is parsed anew by every INSERT
   CHECK ((phase = 'active') = (worker IS NOT NULL)),
   CHECK ((phase = 'active') = (deadline IS NOT NULL)),
   CHECK (due_at IS NULL OR phase = 'waiting')
@@ -167,6 +167,6 @@ CREATE TABLE alias (
   pipeline text COLLATE "C" NOT NULL,
   key      text COLLATE "C" NOT NULL,
   item     bigint NOT NULL,
-  short_key text COLLATE "C" GENERATED ALWAYS AS (shorten(key)) STORED,
+  short_key text COLLATE "C" NOT NULL,
   PRIMARY KEY (pipeline, short_key)
 );

@@ -1,6 +1,6 @@
 -- other keys of items; a key that is an item of its own, or an alias already, stays that.
-INSERT INTO alias (pipeline, key, item)
-SELECT a.pipeline, a.key, a.item
+INSERT INTO alias (pipeline, key, item, short_key)
+SELECT a.pipeline, a.key, a.item, shorten(a.key)
   FROM unnest(CAST(:pipelines AS text[]), CAST(:keys AS text[]), CAST(:items AS bigint[]))
        AS a (pipeline, key, item)
  WHERE NOT EXISTS (SELECT 1 FROM item AS i WHERE i.pipeline = a.pipeline AND i.short_key = shorten(a.key))

@@ -20,10 +20,11 @@ seed AS MATERIALIZED (  -- ids in the order they came, rows in the order of thei
            ORDER BY w.place OFFSET 0) AS s),
 made AS (
   INSERT INTO item (id, pipeline, key, stage, phase, run, lane, priority, depth, version, fence, attempt, worker,
-                    claimed_at, deadline, created_at, updated_at)
+                    claimed_at, deadline, created_at, updated_at, short_key)
   SELECT s.id, :pipeline, s.key, :stage, CASE p.claim WHEN 1 THEN 'active' ELSE :phase END, :run, s.lane,
          s.priority, s.depth, 1 + p.claim, p.claim, p.claim, CASE p.claim WHEN 1 THEN :worker END,
-         CASE p.claim WHEN 1 THEN c.now END, CASE p.claim WHEN 1 THEN c.now + p.lease_ms END, c.now, c.now
+         CASE p.claim WHEN 1 THEN c.now END, CASE p.claim WHEN 1 THEN c.now + p.lease_ms END, c.now, c.now,
+         shorten(s.key)
     FROM seed AS s CROSS JOIN place AS p CROSS JOIN clock AS c
    ORDER BY s.key
   ON CONFLICT (pipeline, short_key) DO NOTHING

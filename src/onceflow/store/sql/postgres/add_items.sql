@@ -5,8 +5,9 @@ WITH seed AS MATERIALIZED (
          AS s (id, key, priority, depth, lane)),
 clock AS MATERIALIZED (SELECT clock_ms(:now) AS now),
 made AS (
-  INSERT INTO item (id, pipeline, key, stage, phase, run, lane, priority, depth, version, created_at, updated_at)
-  SELECT s.id, :pipeline, s.key, :stage, :phase, :run, s.lane, s.priority, s.depth, 1, c.now, c.now
+  INSERT INTO item (id, pipeline, key, stage, phase, run, lane, priority, depth, version, created_at, updated_at,
+                    short_key)
+  SELECT s.id, :pipeline, s.key, :stage, :phase, :run, s.lane, s.priority, s.depth, 1, c.now, c.now, shorten(s.key)
     FROM seed AS s CROSS JOIN clock AS c
   ON CONFLICT (pipeline, short_key) DO NOTHING
   RETURNING id, created_at),

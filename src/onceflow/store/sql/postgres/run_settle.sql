@@ -17,8 +17,9 @@ opened AS (
           AND (i.phase IN ('waiting', 'ready', 'active') OR run.gate = 'completed' AND i.phase <> 'done'))
   RETURNING run.id, run.pipeline, run.gate_stage, run.gate_item, c.now),
 made AS (
-  INSERT INTO item (id, pipeline, key, stage, phase, run, priority, version, created_at, updated_at)
-  SELECT gate_item, pipeline, CAST(:gate_key AS text) || id, gate_stage, 'ready', id, 0, 1, now, now
+  INSERT INTO item (id, pipeline, key, stage, phase, run, priority, version, created_at, updated_at, short_key)
+  SELECT gate_item, pipeline, CAST(:gate_key AS text) || id, gate_stage, 'ready', id, 0, 1, now, now,
+         shorten(CAST(:gate_key AS text) || id)
     FROM opened WHERE gate_stage IS NOT NULL
   ON CONFLICT (pipeline, short_key) DO NOTHING
   RETURNING id, run, stage, created_at),

@@ -1,5 +1,8 @@
 """What the package offers: a short, sorted list, all of it there."""
 
+import subprocess
+import sys
+
 import onceflow
 
 
@@ -25,3 +28,16 @@ def test_nothing_else_is_public() -> None:
     ]
 
     assert unlisted == []
+
+
+def test_a_name_that_is_not_there_is_missed_as_usual() -> None:
+    assert not hasattr(onceflow, "Flows")
+
+
+def test_the_help_of_the_command_line_needs_no_engine() -> None:
+    program = "import sys, onceflow.cli; print('onceflow.engine' in sys.modules)"
+    answer = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+
+    assert answer.stdout == "False\n"

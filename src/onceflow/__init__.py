@@ -6,6 +6,9 @@ async with onceflow.open("news.db", news) as flow:
         print(event.key, event.state)
 """
 
+import importlib as _importlib
+from typing import TYPE_CHECKING as _TYPE_CHECKING
+
 from onceflow.core.errors import (
     OnceflowError,
     Pause,
@@ -17,9 +20,11 @@ from onceflow.core.errors import (
 from onceflow.core.item import Event, Item, Json, Run, Seed
 from onceflow.core.pipeline import Lane, Pipeline, Stage
 from onceflow.core.transition import Done, Usage
-from onceflow.engine.flow import Flow, open
-from onceflow.engine.settings import Settings
-from onceflow.engine.work import Work
+
+if _TYPE_CHECKING:
+    from onceflow.engine.flow import Flow, open
+    from onceflow.engine.settings import Settings
+    from onceflow.engine.work import Work
 
 __version__ = "0.1.0"
 
@@ -45,3 +50,19 @@ __all__ = [
     "Work",
     "open",
 ]
+
+_LATER = {
+    "Flow": "onceflow.engine.flow",
+    "Settings": "onceflow.engine.settings",
+    "Work": "onceflow.engine.work",
+    "open": "onceflow.engine.flow",
+}
+"""Where names are that are imported when first asked for: `onceflow --help` needs no engine."""
+
+
+def __getattr__(name: str) -> object:
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value: object = getattr(_importlib.import_module(_LATER[name]), name)
+    globals()[name] = value
+    return value

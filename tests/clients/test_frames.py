@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from onceflow.clients._connection import Handler
 from onceflow.clients._frames import Chunks
-from onceflow.clients._wire import _Handler
 from onceflow.clients.settings import FetchSettings
 from onceflow.core.errors import Permanent
 
@@ -82,14 +82,17 @@ class Wire(asyncio.Transport):
     def abort(self) -> None:
         self.closed = True
 
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Nobody reads it."""
+
 
 @pytest.mark.parametrize("hint", [b"", HINT, HINT * 2])
 @pytest.mark.parametrize("step", [1, 2, 3, 5, 7, 20, 50, 1000])
 async def test_P19_chunks_are_watched_however_the_head_is_cut(hint: bytes, step: int) -> None:
     async def read(body: bytes) -> bytes:
-        handler = _Handler(FetchSettings(), loop=asyncio.get_running_loop())
+        handler = Handler(FetchSettings(), loop=asyncio.get_running_loop())
         handler.connection_made(Wire())
-        handler.set_response_params()
+        handler.ask(b"", asyncio.get_running_loop().time() + 60)
         data = hint + HEAD + body
         for at in range(0, len(data), step):
             handler.data_received(data[at : at + step])

@@ -467,3 +467,47 @@ async def test_connection_refused(http: Http, site: Site) -> None:
     async with Site() as gone:
         url = gone.url()
     assert await failure(http.get(url)) == "transient connect_failed"
+
+
+async def test_a_kept_connection_that_the_server_closed_is_not_a_failure(
+    http: Http, site: Site
+) -> None:
+    """It may close one just when somebody uses it: nothing was answered, so a new one is opened."""
+
+    async def answer_then_close(exchange: Exchange) -> None:
+        exchange.keep_open = True
+        await exchange.send(reply("one"))
+        if await exchange.reader.read(1):  # the next request comes, and this is the answer
+            exchange.writer.transport.abort()
+
+    site.script("/one", answer_then_close)
+    site.answer("/two", "two")
+    assert (await http.get(site.url("/one"))).text == "one"
+    assert (await http.get(site.url("/two"))).text == "two"
+    assert site.connections == 2
+    site.script("/never", lambda exchange: _reset(exchange))
+    assert await failure(http.get(site.url("/never"))) == "transient disconnected"
+
+
+async def _reset(exchange: Exchange) -> None:
+    exchange.reset()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("X-A", "a\r\nX-B: b"), ("X-A", "a\nb"), ("X-A\r\nX-B", "a"), ("X A", "a"), ("", "a"),
+     ("X-A", "a\x00"), ("X-A", "a" * 10_000)],
+)  # fmt: skip
+async def test_headers_that_cannot_be_sent(http: Http, site: Site, name: str, value: str) -> None:
+    kind = await failure(http.get(site.url(), headers={name: value}))
+    assert kind == "permanent bad_header"
+    assert site.requests == []
+
+
+async def test_a_callers_header_takes_the_place_of_the_usual_one(http: Http, site: Site) -> None:
+    site.answer("/", "x")
+    await http.get(site.url(), headers={"accept": "application/json", "X-More": "1"})
+    sent = site.requests[-1].headers
+    assert (sent["accept"], sent["x-more"]) == ("application/json", "1")
+    assert sent["host"] == f"127.0.0.2:{site.port}"
+    assert sent["accept-encoding"] == "gzip, deflate"

@@ -1,16 +1,14 @@
 """One HTTP exchange through aiohttp: no redirect, no decoding, no cookie, no environment.
 
-The only file that imports aiohttp. Whatever goes wrong leaves here as `Transient` or `Permanent`
-with a stable code.
+With `_connection.py` the only file that imports aiohttp. Whatever goes wrong leaves here as
+`Transient` or `Permanent` with a stable code.
 """
 
 from __future__ import annotations
 
 import asyncio
 import functools
-import math
 import re
-import select
 import socket
 import ssl
 from collections.abc import Mapping
@@ -19,12 +17,11 @@ from typing import Any, NamedTuple
 import aiohttp
 from aiohttp import http_exceptions
 from aiohttp.abc import AbstractResolver, ResolveResult
-from aiohttp.client_proto import ResponseHandler
 from multidict import CIMultiDictProxy
 from yarl import URL as YarlURL
 
 from onceflow.clients import addresses
-from onceflow.clients._frames import Chunks, refused_framing
+from onceflow.clients._connection import Connector, Handler
 from onceflow.clients.codings import Decoder, codings, too_large
 from onceflow.clients.resolve import Resolver
 from onceflow.clients.settings import FetchSettings
@@ -37,9 +34,10 @@ REDIRECTS = (301, 302, 303, 307, 308)
 # answer, so the connection is not used again (P12).
 BODILESS = (204, 205, 304)
 
+ORIGINS_MAX = 1000
 
-VERSION = b"HTTP/1."  # the library's parser also takes RTSP and others for an answer
-INTERIM_MAX = 16  # answers before the answer (100, 103): each is parsed, and none is used
+_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}")
+_HEADER_VALUE = re.compile(r"[^\x00-\x08\x0a-\x1f\x7f]{0,8000}")
 
 
 class Answer(NamedTuple):
@@ -48,6 +46,14 @@ class Answer(NamedTuple):
     status: int
     headers: CIMultiDictProxy[str]
     body: bytes
+
+
+class _Origin(NamedTuple):
+    """What all requests to one origin have in common."""
+
+    request: aiohttp.ClientRequest  # only for the pool, to know and to open a connection by
+    key: Any
+    lines: bytes
 
 
 class Wire:
@@ -59,91 +65,106 @@ class Wire:
         """`headers` go with every request, so they must hold nothing secret."""
         self._settings = settings
         self._loop = asyncio.get_running_loop()
-        self._timeout = self._within(settings.fetch_seconds)
+        self._headers = dict(headers)
         self._allowed = addresses.networks(settings.allow_networks)
-        self._session = aiohttp.ClientSession(
-            connector=_Connector(
-                functools.partial(_Handler, settings),
-                resolver=_JudgingResolver(resolver, self._allowed, settings.addresses_max),
-                socket_factory=self._judged_socket,
-                ssl=ssl.create_default_context(cafile=settings.ca_file),
-                use_dns_cache=False,  # one resolution per connection, and the one that was judged
-                limit=0,
-                limit_per_host=settings.connections_per_host_max,
-                keepalive_timeout=15,
-            ),
-            cookie_jar=aiohttp.DummyCookieJar(),
-            trust_env=False,
-            auto_decompress=False,
-            requote_redirect_url=False,
-            max_line_size=8190,
-            max_field_size=min(8190, settings.header_bytes_max),
-            max_headers=settings.header_lines_max,
-            headers=headers,
+        self._origins: dict[str, _Origin] = {}
+        self._timeout = aiohttp.ClientTimeout(total=None, sock_connect=settings.connect_seconds)
+        self._connector = Connector(
+            functools.partial(Handler, settings),
+            resolver=_JudgingResolver(resolver, self._allowed, settings.addresses_max),
+            socket_factory=self._judged_socket,
+            ssl=ssl.create_default_context(cafile=settings.ca_file),
+            use_dns_cache=False,  # one resolution per connection, and the one that was judged
+            limit=0,
+            limit_per_host=settings.connections_per_host_max,
+            keepalive_timeout=15,
         )
 
     async def close(self) -> None:
-        await self._session.close()
+        await self._connector.close()
 
     async def get(
         self, url: Url, headers: Mapping[str, str] | None, *, until: float, cut_at: int | None
     ) -> Answer:
         """Send a GET and read its answer; `cut_at` takes the beginning of a longer body.
 
-        By the loop's time `until` the body has been read or the fetch has failed: the library's
-        own timer, which costs half of what `asyncio.timeout` around it does.
-
-        The connection is kept only if the answer was read to its proper end.
+        By the loop's time `until` the body has been read or the fetch has failed. The connection
+        is kept only if the answer was read to its proper end.
         """
         if url.is_address:
             addresses.check(url.host, self._allowed)
-        target = YarlURL(url.href, encoded=True)
-        if (target.raw_host or "").strip("[]") != url.host or target.port != url.port:
-            raise Permanent(f"{shown(url.href)} is not read the same by all parts", code="bad_url")
-        left = until - self._loop.time()
-        if left <= 0:
+        if until <= self._loop.time():
             raise Transient(f"{shown(url.href)}: no time left", code="timeout")
-        fresh = left > self._settings.fetch_seconds - 0.01
-        timeout = self._timeout if fresh else self._within(left)
+        origin = self._origins.get(url.origin) or self._origin(url)
+        path = url.href[len(url.origin) :].encode("ascii")
+        lines = origin.lines if headers is None else self._lines(url, headers)
+        request = b"GET %b HTTP/1.1\r\n%b\r\n" % (path, lines)
         try:
-            response = await self._session.get(
-                target, headers=headers, allow_redirects=False, timeout=timeout
-            )
-            try:
-                self._check_head(response, url)
-                redirects = response.status in REDIRECTS and "Location" in response.headers
-                body = b"" if redirects else await self._body(response, cut_at)
-            finally:
-                if response.content.at_eof() and response.status not in BODILESS:
-                    response.release()
-                else:
-                    response.close()
-        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+            kept = await self._connector._get(origin.key, [])
+            if kept is not None:
+                handler = kept.protocol
+                try:
+                    return await self._exchange(kept, url, request, until, cut_at)
+                except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError):
+                    # A server may close a connection that nobody uses just when somebody does.
+                    if handler.bytes_received:
+                        raise
+            async with asyncio.timeout_at(until):
+                fresh = await self._connector.connect(origin.request, [], self._timeout)
+            return await self._exchange(fresh, url, request, until, cut_at)
+        except (
+            aiohttp.ClientError,
+            http_exceptions.HttpProcessingError,
+            TimeoutError,
+            OSError,
+            ValueError,
+        ) as error:
             raise _named(error, url) from error
-        return Answer(response.status, response.headers, body)
 
-    def _within(self, seconds: float) -> aiohttp.ClientTimeout:
-        return aiohttp.ClientTimeout(
-            total=seconds, sock_connect=self._settings.connect_seconds, ceil_threshold=math.inf
-        )
+    async def _exchange(
+        self, connection: Any, url: Url, request: bytes, until: float, cut_at: int | None
+    ) -> Answer:
+        handler: Handler = connection.protocol
+        whole = False
+        try:
+            handler.ask(request, until)
+            message, payload = await handler.read()
+            while 100 <= message.code < 200 and message.code != 101:
+                message, payload = await handler.read()
+            status, headers = message.code, message.headers
+            self._check_head(status, message.raw_headers, url)
+            if status in REDIRECTS and "Location" in headers:
+                body = b""
+            else:
+                body = await self._body(message, payload, cut_at)
+            whole = payload.at_eof() and status not in BODILESS
+            return Answer(status, headers, body)
+        finally:
+            handler.answered()
+            if whole:
+                connection.release()
+            else:
+                connection.close()
 
-    async def _body(self, response: aiohttp.ClientResponse, cut_at: int | None) -> bytes:
+    async def _body(self, message: Any, payload: Any, cut_at: int | None) -> bytes:
         settings = self._settings
-        if response.status in BODILESS:
+        if message.code in BODILESS:
             return b""
-        length = response.content_length
+        told = None if message.chunked else message.headers.get("Content-Length")
+        length = None if told is None else int(told)
         if cut_at is None and length is not None and length > settings.wire_bytes_max:
             raise too_large(settings.wire_bytes_max, "announced")
-        encoded = response.headers.getall("Content-Encoding", ())
+        encoded = message.headers.getall("Content-Encoding", None)
         names = codings(",".join(encoded), codings_max=settings.codings_max) if encoded else []
+        chunk = await payload.readany()
+        if len(chunk) == length and not names and cut_at is None:
+            return bytes(chunk)  # the usual small page: in one piece
         decoder = Decoder(names, bytes_max=settings.decoded_bytes_max)
         wire_bytes = 0
-        while chunk := await response.content.readany():
+        while chunk:
             wire_bytes += len(chunk)
             if wire_bytes > settings.wire_bytes_max:
                 raise too_large(settings.wire_bytes_max, "on the wire")
-            if not names and len(chunk) == length and cut_at is None:
-                return chunk  # the usual small page: in one piece, and not copied
             try:
                 decoder.feed(chunk)
             except Permanent:
@@ -151,137 +172,50 @@ class Wire:
                     raise
             if cut_at is not None and len(decoder.body) >= cut_at:
                 return bytes(decoder.body[:cut_at])
+            chunk = await payload.readany()
         decoder.finish()
         return bytes(decoder.body)
 
-    def _check_head(self, response: aiohttp.ClientResponse, url: Url) -> None:
-        if not 200 <= response.status <= 599:
-            raise _bad_protocol(url, f"status {response.status}")
-        head = response.raw_headers
+    def _check_head(self, status: int, head: Any, url: Url) -> None:
+        if not 200 <= status <= 599:
+            raise _bad_protocol(url, f"status {status}")
         if len(head) > self._settings.header_lines_max:
             raise _bad_protocol(url, f"{len(head)} header lines")
         head_bytes = sum([len(name) + len(value) + 4 for name, value in head])
         if head_bytes > self._settings.header_bytes_max:
             raise _bad_protocol(url, f"{head_bytes:,} bytes of headers")
 
+    def _origin(self, url: Url) -> _Origin:
+        target = YarlURL(f"{url.origin}/", encoded=True)
+        if (target.raw_host or "").strip("[]") != url.host or target.port != url.port:
+            raise Permanent(f"{shown(url.href)} is not read the same by all parts", code="bad_url")
+        request = aiohttp.ClientRequest("GET", target, loop=self._loop)
+        found = _Origin(request, request.connection_key, self._lines(url, {}))
+        if len(self._origins) >= ORIGINS_MAX:
+            del self._origins[next(iter(self._origins))]
+        self._origins[url.origin] = found
+        return found
+
+    def _lines(self, url: Url, headers: Mapping[str, str]) -> bytes:
+        """The header lines of a request; a caller's own take the place of the usual ones."""
+        own = {name.lower() for name in headers}
+        usual = {name: value for name, value in self._headers.items() if name.lower() not in own}
+        host = {} if "host" in own else {"Host": url.origin.partition("://")[2]}
+        lines = []
+        for name, value in {**host, **usual, **headers}.items():
+            if not _HEADER_NAME.fullmatch(name) or not _HEADER_VALUE.fullmatch(value):
+                raise Permanent(
+                    f"{shown(url.href)}: the header {shown(name, chars_max=40)} cannot be sent",
+                    code="bad_header",
+                )
+            lines.append(f"{name}: {value}\r\n")
+        return "".join(lines).encode()
+
     def _judged_socket(self, info: Any) -> socket.socket:
         """The last door: the address that this very socket is about to connect to."""
         family, kind, protocol, _, address = info
         addresses.check(str(address[0]), self._allowed)
         return socket.socket(family, kind, protocol)
-
-
-class _Handler(ResponseHandler):
-    """Counts what really comes in (heads, interim answers, chunk sizes and all), and reads the
-    framing of chunked answers strictly (P19, R6)."""
-
-    def __init__(self, settings: FetchSettings, *, loop: asyncio.AbstractEventLoop) -> None:
-        super().__init__(loop=loop)
-        self._settings = settings
-        self._bytes_max = settings.wire_bytes_max + settings.header_bytes_max
-        self._bytes = 0
-        self._start = b""
-        self._before = b""  # the last bytes of an unfinished head: its end may be cut in two
-        self._heads = self._interim = 0
-        self._chunks: Chunks | None = None
-        self._chunked_at = 0  # behind which head of the bytes at hand chunks begin
-        self._refused: HandlerError | None = None
-
-    def set_response_params(self, **params: Any) -> None:
-        """A request is about to be sent: a new answer begins."""
-        self._bytes = self._chunked_at = self._interim = 0
-        self._start = self._before = b""
-        self._chunks = self._refused = None
-        super().set_response_params(**params)
-
-    def data_received(self, data: bytes) -> None:
-        self._bytes += len(data)
-        if self._bytes > self._bytes_max:
-            self._refuse(too_large(self._settings.wire_bytes_max, "on the wire"))
-            return
-        try:
-            if self._chunks is not None:
-                self._chunks.feed(data)
-                super().data_received(data)
-                return
-            if len(self._start) < len(VERSION):
-                self._start = (self._start + data)[: len(VERSION)]
-                if not VERSION.startswith(self._start):
-                    raise refused_framing("another protocol")
-            self._heads = 0
-            super().data_received(data)
-            if self._chunked_at:
-                self._begin_chunks(self._before + data)
-            elif not self._heads:
-                self._before = (self._before + data)[-3:]
-        except HandlerError as error:
-            self._refuse(error)
-
-    def feed_data(self, data: Any, size: int = 0) -> None:
-        """Called by the library for each head it has read."""
-        self._heads += 1
-        message = data[0]
-        if message.code < 200:
-            self._interim += 1
-            if self._interim > INTERIM_MAX:
-                self._refuse(refused_framing("interim answers without end"))
-                return
-        if message.chunked and message.code >= 200 and not self._chunked_at:
-            self._chunked_at = self._heads
-        super().feed_data(data, size)
-
-    def set_exception(self, exc: BaseException, *cause: BaseException) -> None:
-        if self._refused is None or exc is self._refused:
-            super().set_exception(exc, *cause)
-
-    def _begin_chunks(self, data: bytes) -> None:
-        self._chunks = Chunks(
-            bytes_max=self._settings.wire_bytes_max, trailers_max=self._settings.header_lines_max
-        )
-        ends = [match.end() for match in re.finditer(rb"\n\r?\n", data)]
-        if len(ends) >= self._chunked_at:
-            self._chunks.feed(data[ends[self._chunked_at - 1] :])
-
-    def _refuse(self, error: HandlerError) -> None:
-        self._refused = error
-        if self._payload is not None:
-            self._payload.set_exception(error)
-        self.set_exception(error)
-        # Nothing more of this answer is wanted, and its end must not hide what was wrong with it.
-        self._parser = self._payload = None
-        if self.transport is not None:
-            self.transport.abort()
-
-
-class _Connector(aiohttp.TCPConnector):
-    """Never hands out a kept connection on which the server has spoken unasked (P20)."""
-
-    def __init__(self, handler: Any, **options: Any) -> None:
-        super().__init__(**options)
-        self._factory = functools.partial(handler, loop=self._loop)
-
-    async def _get(self, key: Any, traces: Any) -> Any:
-        kept = self._conns.get(key)
-        if kept:
-            for entry in [entry for entry in kept if _has_spoken(entry[0])]:
-                kept.remove(entry)
-                entry[0].close()
-            if not kept:
-                del self._conns[key]
-                return None
-        return await super()._get(key, traces)
-
-
-def _has_spoken(protocol: Any) -> bool:
-    if protocol.should_close or protocol.transport is None:
-        return True
-    ready = select.poll()
-    try:
-        ready.register(protocol.transport.get_extra_info("socket").fileno(), select.POLLIN)
-    except ValueError:  # closed already
-        return True
-    # Readable means bytes that nobody asked for, or the end of the connection.
-    return bool(ready.poll(0))
 
 
 class _JudgingResolver(AbstractResolver):

@@ -40,12 +40,13 @@ class Headers(Mapping[str, str]):
     """An answer's headers; names in any case, repeated ones joined by a comma."""
 
     def __init__(self, pairs: Mapping[str, str] | Sequence[tuple[str, str]] = ()) -> None:
-        self._pairs = list(pairs.items()) if isinstance(pairs, Mapping) else pairs
+        self._given = pairs
 
     @cached_property
     def _values(self) -> dict[str, str]:
         joined: dict[str, list[str]] = {}
-        for name, value in self._pairs:
+        given = self._given
+        for name, value in given.items() if isinstance(given, Mapping) else given:
             joined.setdefault(name.lower(), []).append(value)
         return {name: ", ".join(values) for name, values in joined.items()}
 
@@ -60,6 +61,9 @@ class Headers(Mapping[str, str]):
 
     def __repr__(self) -> str:
         return f"Headers({self._values!r})"
+
+    def __reduce__(self) -> tuple[type[Headers], tuple[dict[str, str]]]:
+        return Headers, (self._values,)  # what came from the wire cannot go to another process
 
 
 @dataclass(frozen=True)
@@ -112,7 +116,8 @@ class Page:
 
     def _validator(self, name: str) -> str | None:
         value = self.headers.get(name, "").strip()
-        return value if 0 < len(value) <= VALIDATOR_CHARS_MAX and value.isascii() else None
+        fits = 0 < len(value) <= VALIDATOR_CHARS_MAX and value.isascii() and value.isprintable()
+        return value if fits else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,7 +267,7 @@ class Http:
             return Page(
                 url=url.href,
                 status=answer.status,
-                headers=Headers(list(answer.headers.items())),
+                headers=Headers(answer.headers),
                 body=answer.body,
                 redirects=tuple(hops[:-1]),
                 retry_after=None if wait is None else self._retry_after(wait),

@@ -50,7 +50,6 @@ _COMMON = re.compile(
     r"|there|these|they|this|those|through|under|until|upon|very|well|were|what|when|where"
     r"|which|while|will|with|within|without|would|your"
 )
-)
 
 
 @dataclass(frozen=True)
@@ -225,7 +224,9 @@ def checked_story(answer: Any) -> dict[str, Any]:
 def subjects(text: str, most: int = 5) -> list[str]:
     """The words an article repeats most, which is all that can be said without a model."""
     words = (word.lower() for word in _WORD.findall(text[:TEXT_CHARS_MAX]))
-    counts = Counter(word for word in words if not _COMMON.fullmatch(word) and len(word) <= TAG_CHARS_MAX)
+    counts = Counter(
+        word for word in words if not _COMMON.fullmatch(word) and len(word) <= TAG_CHARS_MAX
+    )
     return [word for word, count in counts.most_common(most) if count > 1]
 
 

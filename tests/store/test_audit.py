@@ -135,6 +135,10 @@ async def test_a_gate_that_stays_shut_is_named_after_a_grace_time(database: Data
         assert await rig.audit(grace_ms=10_000) == []
 
         rig.clock.advance(ms=1)
+        await rig.store.leave("w")
+        assert await rig.audit(grace_ms=10_000) == [], "nobody was there to open it"
+        await rig.beat("w")
+        rig.clock.advance(seconds=11)
         assert await rig.audit(grace_ms=10_000) == [
             ("I8", "run-1", "every item is settled, but the gate is still shut")
         ]

@@ -20,6 +20,9 @@ UNION ALL
 SELECT CAST(NULL AS bigint), r.id, 'every item is settled, but the gate is still shut'
   FROM run AS r
  WHERE r.sealed = 1 AND r.settled_at IS NULL AND r.created_at < CAST(:now AS bigint) - :grace_ms
+   AND (:grace_ms = 0 OR EXISTS (  -- somebody was there to open it
+          SELECT 1 FROM worker AS w
+           WHERE w.started_at < CAST(:now AS bigint) - :grace_ms AND w.beat_at > CAST(:now AS bigint) - 300000))
    AND NOT EXISTS (
      SELECT 1 FROM member AS m JOIN item AS i ON i.id = m.item
       WHERE m.run = r.id

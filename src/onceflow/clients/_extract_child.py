@@ -17,6 +17,7 @@ import signal
 import struct
 import sys
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -129,36 +130,62 @@ def _parse(html: str) -> tuple[Any, bool]:
 
     It is not if it is too deep or too large: what the page says of itself can still be read.
     """
+    data = html.encode("utf-8", "replace")
+    tree, whole = _tree(data, huge=False)
+    if not whole:
+        # Deeper than 256, or a text of 10 MB: seldom, and then its depth has to be looked at.
+        tree, whole = _tree(data, huge=True)
+        if tree is None or not whole or _is_deep(tree):
+            return tree, False
+    suspects, count = _paths()
+    if count(tree) > NODES_MAX:
+        return tree, False
+    for element in [element for element in suspects(tree) if _is_hidden(element)]:
+        _drop(element)
+    return tree, len(tree) > 0
+
+
+def _tree(data: bytes, *, huge: bool) -> tuple[Any, bool]:
+    """The tree, and whether all of the page is in it: the parser gives up at some depth."""
     from lxml import etree
     from lxml.html import (  # type: ignore[import-untyped]  # has no types
-        HTMLParser,
+        HtmlElement,
         document_fromstring,
     )
 
-    # huge_tree: depth 2,048 instead of 256. Entities of a DOCTYPE mean nothing to an HTML parser.
-    parser = HTMLParser(
-        huge_tree=True, remove_comments=True, remove_pis=True, no_network=True, encoding="utf-8"
+    # Entities of a DOCTYPE mean nothing to an HTML parser.
+    parser = etree.HTMLParser(
+        huge_tree=huge, remove_comments=True, remove_pis=True, no_network=True, encoding="utf-8"
     )
+    # lxml.html's own parser asks a Python function for the class of each element it hands out.
+    parser.set_element_class_lookup(etree.ElementDefaultClassLookup(element=HtmlElement))
     try:
-        tree = document_fromstring(html.encode("utf-8", "replace"), parser=parser)
+        tree = document_fromstring(data, parser=parser)
     except (etree.ParserError, etree.XMLSyntaxError, ValueError, AssertionError):
         return None, False
-    if any(error.level_name == "FATAL" for error in parser.error_log):
-        return tree, False  # deeper than the parser goes: the tree ends where it gave up
-    hidden: list[Any] = []
-    nodes = depth = 0
-    for event, element in etree.iterwalk(tree, events=("start", "end")):
-        if event == "end":
-            depth -= 1
-            continue
-        nodes, depth = nodes + 1, depth + 1
-        if nodes > NODES_MAX or depth > DEPTH_MAX:
-            return tree, False
-        if _is_hidden(element):
-            hidden.append(element)
-    for element in hidden:
-        _drop(element)
-    return tree, len(tree) > 0
+    return tree, not any(error.level_name == "FATAL" for error in parser.error_log)
+
+
+def _is_deep(tree: Any) -> bool:
+    from lxml import etree
+
+    depth = 0
+    for event, _ in etree.iterwalk(tree, events=("start", "end")):
+        depth += 1 if event == "start" else -1
+        if depth > DEPTH_MAX:
+            return True
+    return False
+
+
+@lru_cache(maxsize=1)
+def _paths() -> tuple[Callable[[Any], list[Any]], Callable[[Any], float]]:
+    """What may be hidden, and how many elements there are: asked of the library, not in a loop."""
+    from lxml import etree
+
+    suspects = etree.XPath(
+        "//template | //noscript | //style | //*[@hidden] | //*[@aria-hidden] | //*[@style]"
+    )
+    return suspects, etree.XPath("count(//*)")
 
 
 def _is_hidden(element: Any) -> bool:

@@ -1,0 +1,258 @@
+"""One measurement of `bench.pages` in a process of its own; the answer is JSON on the last line."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import resource
+import sys
+import time
+import warnings
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from bench.child import NOT_INSTALLED
+from bench.machine import cpu_seconds_of
+
+AT_ONCE = 8
+
+Task = dict[str, Any]
+Get = Callable[[str], Awaitable[bytes]]
+
+
+def cpu_seconds() -> float:
+    """Of this process and its children: those that have ended, and those that live."""
+    own = resource.getrusage(resource.RUSAGE_SELF)
+    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+    used = own.ru_utime + own.ru_stime + ended.ru_utime + ended.ru_stime
+    for thread in Path("/proc/self/task").iterdir():
+        for child in (thread / "children").read_text().split():
+            used += cpu_seconds_of(int(child))
+    return used
+
+
+def answer(pages: int, seconds: float, cpu: float) -> dict[str, float]:
+    return {"pages_per_second": pages / seconds, "cpu_ms": cpu / pages * 1000}
+
+
+# --- fetching only ---
+
+
+async def fetched(get: Get, task: Task) -> dict[str, float]:
+    """`n` small pages, so many at once; the first few to open connections are not counted."""
+    urls = [f"{task['base']}{n % task['pages']}.html" for n in range(task["n"])]
+    await asyncio.gather(*(get(url) for url in urls[:AT_ONCE]))
+    left = iter(urls)
+    whole = 0
+
+    async def work() -> None:
+        nonlocal whole
+        for url in left:
+            body = await get(url)
+            whole += body.endswith(b"</html>")
+
+    began, cpu = time.perf_counter(), cpu_seconds()
+    await asyncio.gather(*(work() for _ in range(AT_ONCE)))
+    seconds, cpu = time.perf_counter() - began, cpu_seconds() - cpu
+    assert whole == len(urls), f"{whole} of {len(urls)} pages came whole"
+    return answer(len(urls), seconds, cpu)
+
+
+async def fetch_aiohttp(task: Task) -> dict[str, float]:
+    import aiohttp
+
+    connector = aiohttp.TCPConnector(limit=AT_ONCE)
+    async with aiohttp.ClientSession(connector=connector) as session:
+
+        async def get(url: str) -> bytes:
+            async with session.get(url) as response:
+                return await response.read()
+
+        return await fetched(get, task)
+
+
+async def fetch_onceflow(task: Task) -> dict[str, float]:
+    from onceflow.clients import FetchSettings, Http
+
+    settings = FetchSettings(allow_networks=("127.0.0.1/32",), connections_per_host_max=AT_ONCE)
+    async with Http(contact="bench@example.com", settings=settings) as http:
+
+        async def get(url: str) -> bytes:
+            return (await http.page(url)).body
+
+        return await fetched(get, task)
+
+
+def fetch_scrapy(task: Task) -> dict[str, float]:
+    import scrapy  # type: ignore[import-not-found]  # in .venv-bench only
+    from scrapy.crawler import CrawlerProcess  # type: ignore[import-not-found]  # as above
+
+    urls = [f"{task['base']}{n % task['pages']}.html" for n in range(task["n"] // 10)]
+    whole = 0
+
+    class Spider(scrapy.Spider):  # type: ignore[misc]  # not installed with the tools
+        name = "bench"
+
+        async def start(self) -> Any:
+            for url in urls:
+                yield scrapy.Request(url, dont_filter=True)
+
+        def parse(self, response: Any) -> None:
+            nonlocal whole
+            whole += response.body.endswith(b"</html>")
+
+    process = CrawlerProcess(
+        {
+            "LOG_LEVEL": "ERROR",
+            "ROBOTSTXT_OBEY": True,
+            "CONCURRENT_REQUESTS": AT_ONCE,
+            "CONCURRENT_REQUESTS_PER_DOMAIN": AT_ONCE,
+            "DOWNLOAD_DELAY": 0,
+            "TELNETCONSOLE_ENABLED": False,
+        }
+    )
+    crawler = process.create_crawler(Spider)
+    cpu = cpu_seconds()
+    process.crawl(crawler)
+    process.start()
+    cpu = cpu_seconds() - cpu
+    assert whole == len(urls), f"{whole} of {len(urls)} pages came whole"
+    seconds = crawler.stats.get_value("elapsed_time_seconds")  # without its start
+    return answer(len(urls), seconds, cpu)
+
+
+# --- fetch, extract, summarize ---
+
+
+async def whole_loop(task: Task) -> dict[str, float]:
+    """One process: aiohttp, trafilatura and the same summarizer, one page after another."""
+    import aiohttp
+    import trafilatura
+
+    from onceflow.clients.embedded import summary
+
+    summary("Warm up the model. It is loaded once. That is not counted.")
+    trafilatura.extract("<html><body><p>Warm up.</p></body></html>", fast=True)
+    done = 0
+    began, cpu = time.perf_counter(), cpu_seconds()
+    async with aiohttp.ClientSession() as session:
+        for path in task["paths"]:
+            async with session.get(f"{task['base']}{path}") as response:
+                html = await response.text()
+            text = trafilatura.extract(html, fast=True, include_comments=False)
+            if text:
+                summary(text)
+            done += 1
+    return answer(done, time.perf_counter() - began, cpu_seconds() - cpu)
+
+
+def parts() -> Any:
+    """The pipeline's handlers with all limits on, at a pace for a site of our own."""
+    from onceflow.clients import Extractor, FetchSettings, Http, Llm
+    from onceflow.pipelines.summarize import Summarize
+
+    settings = FetchSettings(allow_networks=("127.0.0.1/32",))
+    return Summarize(
+        http=Http(contact="bench@example.com", settings=settings),
+        extractor=Extractor(),
+        llm=Llm(),
+        host_limit=AT_ONCE,
+        host_spacing_seconds=0,
+    )
+
+
+async def warm(made: Any) -> None:
+    """Both children and the model are loaded before the clock starts, as they are in the loop."""
+    page = "<html><body><p>Warm up the model. It is loaded once.</p></body></html>"
+    await asyncio.gather(*(made.extractor.extract(page) for _ in range(2)))
+    await made.llm.summarize("Warm up the model. It is loaded once. Not counted.").read()
+
+
+async def closed(made: Any) -> None:
+    await made.extractor.close()
+    await made.http.close()
+
+
+async def whole_onceflow(task: Task) -> dict[str, float]:
+    """The pipeline on SQLite, durable, with its history and its digest."""
+    import onceflow
+
+    made = parts()
+    await warm(made)
+    table = made.pipeline()
+    path = Path(task["folder"]) / f"bench-{time.time_ns()}.db"
+    urls = [f"{task['base']}{one}" for one in task["paths"]]
+    async with onceflow.open(path, table) as flow:
+        began, cpu = time.perf_counter(), cpu_seconds()
+        await flow.add(table, urls)
+        await flow.drain()
+        seconds, cpu = time.perf_counter() - began, cpu_seconds() - cpu
+        failed = await flow.items(table, state="failed")
+        assert not failed, failed[0]
+        done = await flow.items(table, stage="summarize", state="completed", limit=10_000)
+        assert len(done) == len(set(urls)), f"{len(done)} of {len(urls)}"
+    await closed(made)
+    return answer(len(urls), seconds, cpu)
+
+
+async def whole_handlers(task: Task) -> dict[str, float]:
+    """The same clients in the same order, with no engine and no database."""
+    made = parts()
+    await warm(made)
+    left = iter(task["paths"])
+    texts: asyncio.Queue[str | None] = asyncio.Queue(maxsize=20)
+
+    async def scrape() -> None:
+        for path in left:
+            page = await made.http.page(f"{task['base']}{path}")
+            found = await made.extractor.extract(page)
+            await texts.put(found.text)
+
+    async def summarize() -> None:
+        while (text := await texts.get()) is not None:
+            if text:
+                await made.llm.summarize(text).read()
+
+    began, cpu = time.perf_counter(), cpu_seconds()
+    async with asyncio.TaskGroup() as tasks:
+        scrapes = [tasks.create_task(scrape()) for _ in range(AT_ONCE)]
+        for _ in range(AT_ONCE):
+            tasks.create_task(summarize())
+        await asyncio.gather(*scrapes)
+        for _ in range(AT_ONCE):
+            await texts.put(None)
+    seconds, cpu = time.perf_counter() - began, cpu_seconds() - cpu
+    await closed(made)
+    return answer(len(task["paths"]), seconds, cpu)
+
+
+MEASURES: dict[str, Callable[[Task], Any]] = {
+    "fetch_aiohttp": fetch_aiohttp,
+    "fetch_onceflow": fetch_onceflow,
+    "fetch_scrapy": fetch_scrapy,
+    "whole_loop": whole_loop,
+    "whole_onceflow": whole_onceflow,
+    "whole_handlers": whole_handlers,
+}
+
+
+def main() -> int:
+    warnings.simplefilter("ignore")
+    logging.disable(logging.ERROR)
+    task = json.loads(sys.argv[1])
+    measure = MEASURES[task["name"]]
+    try:
+        found = (
+            asyncio.run(measure(task)) if asyncio.iscoroutinefunction(measure) else measure(task)
+        )
+    except ModuleNotFoundError as error:
+        print(f"{error}; `make bench-setup` installs it", file=sys.stderr)
+        return NOT_INSTALLED
+    print(json.dumps(found), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

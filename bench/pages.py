@@ -1,0 +1,169 @@
+"""`python -m bench.pages`: pages a second, beside bare aiohttp, Scrapy and a plain loop.
+
+    fetch     2 kB pages from nginx: `Http.page` (robots.txt, limits, address rules and all) beside
+              bare aiohttp and Scrapy, the same number at once
+    whole     documentation pages of real length: fetch, extract, summarize with the embedded model.
+              The pipeline on SQLite (2 cores), beside one process that does the same in a loop
+    overhead  how much CPU the whole takes beyond the same handlers called without an engine
+
+Each figure comes from a process of its own, in turns, and the best of its turns counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bench import machine
+from bench.child import NOT_INSTALLED
+from tests.support import docs, nginx
+
+ROOT = Path(__file__).resolve().parent.parent
+AT_ONCE = 8
+FETCHES = 20_000
+SITE_PAGES = 5_000
+WHOLE_PAGES = 300
+TURNS = 3
+SECONDS_MAX = 600.0
+
+WORDS = "The harbour master counts the boats at dawn, and writes the number into a long book. "
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """What one contestant did in its best turn."""
+
+    name: str
+    pages_per_second: float
+    cpu_ms: float  # of a page, in all its processes
+    load: float
+
+
+def main() -> int:
+    options = _options()
+    share = 10 if options.quick else 1
+    figures: dict[str, Figure] = {}
+    missing: dict[str, str] = {}
+    with tempfile.TemporaryDirectory(prefix="onceflow-pages-") as text:
+        folder = Path(text)
+        try:
+            if "fetch" in options.only:
+                site = _small_site(folder / "small")
+                with nginx.serving(
+                    site, folder / "nginx", host="127.0.0.1", logged=False
+                ) as server:
+                    task = {"base": server.url(), "pages": SITE_PAGES, "n": FETCHES // share}
+                    names = ("fetch_aiohttp", "fetch_onceflow", "fetch_scrapy")
+                    _turns(names, task, options.turns, figures, missing)
+            if "whole" in options.only:
+                with nginx.serving(docs.folder(), folder / "docs", host="127.0.0.1") as server:
+                    paths = [str(path) for path in docs.pages()]
+                    step = max(1, len(paths) * share // WHOLE_PAGES)
+                    task = {"base": server.url(), "paths": paths[::step], "folder": text}
+                    names = ("whole_loop", "whole_onceflow", "whole_handlers")
+                    _turns(names, task, options.turns, figures, missing)
+        except (nginx.Unavailable, docs.Unavailable) as reason:
+            print(reason, file=sys.stderr)
+            return NOT_INSTALLED
+    print(_report(figures, missing))
+    if options.json:
+        rows = {name: vars_of(figure) for name, figure in figures.items()}
+        options.json.write_text(
+            json.dumps({"machine": machine.description(), "rows": rows}, indent=1)
+        )
+    return 0
+
+
+def vars_of(figure: Figure) -> dict[str, Any]:
+    return {name: getattr(figure, name) for name in Figure.__slots__}
+
+
+def _small_site(folder: Path) -> Path:
+    folder.mkdir()
+    for number in range(SITE_PAGES):
+        body = f"<p>{WORDS * 22}</p><a href='/{(number + 1) % SITE_PAGES}.html'>next</a>"
+        head = f"<html><head><title>Page {number}</title></head>"
+        (folder / f"{number}.html").write_text(f"{head}<body>{body}</body></html>")
+    return folder
+
+
+def _turns(
+    names: tuple[str, ...],
+    task: dict[str, Any],
+    turns: int,
+    figures: dict[str, Figure],
+    missing: dict[str, str],
+) -> None:
+    for turn in range(turns):
+        for name in names:
+            if name in missing:
+                continue
+            load = os.getloadavg()[0]
+            done = subprocess.run(
+                [sys.executable, "-m", "bench.page_child", json.dumps({**task, "name": name})],
+                cwd=ROOT, capture_output=True, text=True, timeout=SECONDS_MAX, check=False,
+            )  # fmt: skip
+            if done.returncode != 0:
+                missing[name] = (done.stderr.strip().splitlines() or ["it failed"])[-1]
+                print(f"{name}: {missing[name]}", file=sys.stderr)
+                continue
+            answer = json.loads(done.stdout.strip().splitlines()[-1])
+            found = Figure(name, answer["pages_per_second"], answer["cpu_ms"], load)
+            print(
+                f"turn {turn + 1}: {name:15} {found.pages_per_second:8,.1f} pages/s,"
+                f" {found.cpu_ms:7.3f} ms CPU a page, load {load:.1f}",
+                file=sys.stderr,
+            )
+            best = figures.get(name)
+            if best is None or found.pages_per_second > best.pages_per_second:
+                figures[name] = found
+
+
+def _report(figures: dict[str, Figure], missing: dict[str, str]) -> str:
+    lines = ["| | Onceflow | beside | ratio | wanted | |", "|---|---|---|---|---|---|"]
+
+    def row(title: str, ours: str, other: str, wanted: float) -> None:
+        if ours not in figures or other not in figures:
+            why = missing.get(ours) or missing.get(other) or "not run"
+            lines.append(f"| {title} | | | | {wanted:.3g} x | missing: {why} |")
+            return
+        a, b = figures[ours].pages_per_second, figures[other].pages_per_second
+        met = "met" if a / b >= wanted else "not met"
+        lines.append(
+            f"| {title} | {a:,.0f}/s | {b:,.0f}/s | {a / b:.2f} x | {wanted:.3g} x | {met} |"
+        )
+
+    row(f"fetch, {AT_ONCE} at once: bare aiohttp", "fetch_onceflow", "fetch_aiohttp", 0.8)
+    row(f"fetch, {AT_ONCE} at once: Scrapy", "fetch_onceflow", "fetch_scrapy", 10)
+    row("fetch, extract, summarize: a loop", "whole_onceflow", "whole_loop", 1.7)
+    if "whole_onceflow" in figures and "whole_handlers" in figures:
+        with_it, without = figures["whole_onceflow"].cpu_ms, figures["whole_handlers"].cpu_ms
+        share = (with_it - without) / with_it
+        met = "met" if share < 0.05 else "not met"
+        lines.append(
+            f"| engine's share of the CPU | {with_it:.1f} ms | {without:.1f} ms | {share:.1%} |"
+            f" < 5 % | {met} |"
+        )
+    loads = [figure.load for figure in figures.values()] or [0.0]
+    weather = f"load {min(loads):.1f} to {max(loads):.1f} before the turns that count"
+    return "\n".join([*lines, "", f"{weather}; {machine.description()}"])
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m bench.pages", description="Pages a second.")
+    parser.add_argument("--quick", action="store_true", help="a tenth of the pages")
+    parser.add_argument("--turns", type=int, default=TURNS, metavar="N")
+    parser.add_argument("--only", nargs="+", choices=("fetch", "whole"), default=("fetch", "whole"))
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

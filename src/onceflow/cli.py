@@ -35,8 +35,10 @@ CHECK = Group("Check", sort_key=4)
 COMMANDS = {
     WORK: {
         "summarize": ("summarize:summarize", "Read pages, summarize each, write a digest."),
+        "ingest": ("ingest:ingest", "Fetch articles, find their texts, write stories when asked."),
         "run": ("work:run", "Add items to your own pipeline, work on them and follow."),
         "worker": ("work:worker", "Claim and work for a database until stopped."),
+        "serve": ("serve:serve", "The HTTP API and the pages, with a worker inside."),
         "demo": ("demo:demo", "A bundled site, offline, with a worker killed on the way."),
     },
     LOOK: {

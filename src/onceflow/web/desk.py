@@ -1,0 +1,49 @@
+"""What every route works with: the flow, the feed of events, and a few things kept for a moment."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+from onceflow import Flow
+from onceflow.engine.listing import known_states, state_name
+from onceflow.web.feed import Feed
+
+COUNTS_SECONDS = 1.0
+
+
+@dataclass
+class Desk:
+    """One per app."""
+
+    flow: Flow
+    feed: Feed
+    wait_seconds: float = 30.0
+    """How long a stage call waits before it answers 202."""
+    ping_seconds: float = 15.0
+    streams_max: int = 500
+    answers: Counter[int] = field(default_factory=Counter)
+    """Answers by status, for the metrics."""
+    _counts: tuple[float, list[Any]] | None = None
+    _counting: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    async def counts(self) -> list[Any]:
+        """Items by pipeline, stage and phase. Counted at most once a second, whoever asks."""
+        async with self._counting:
+            now = asyncio.get_running_loop().time()
+            if self._counts is None or now - self._counts[0] >= COUNTS_SECONDS:
+                rows = await self.flow.store.read("counts", pipeline=None)
+                self._counts = (asyncio.get_running_loop().time(), rows)
+            return self._counts[1]
+
+    async def states(self) -> dict[str, dict[str, int]]:
+        """Items by pipeline and state."""
+        names = await known_states(self.flow.store)
+        found: dict[str, dict[str, int]] = {name: {} for name in names}
+        for row in await self.counts():
+            state = state_name(names, row["pipeline"], row["stage"], row["phase"])
+            one = found.setdefault(row["pipeline"], {})
+            one[state] = one.get(state, 0) + row["items"]
+        return found

@@ -1,0 +1,133 @@
+"""The history as it grows, read once from the database for any number of readers.
+
+The newest events are kept; a reader who is further behind reads the database until it has caught
+up. No reader has a queue of its own, so one that never reads costs nothing but its connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from itertools import takewhile
+
+from onceflow import Event, Flow, StoreUnavailable
+
+KEPT = 10_000
+BATCH = 100
+AGAIN_SECONDS = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which events a reader wants; None is all."""
+
+    pipeline: str | None = None
+    item: int | None = None
+    run: str | None = None
+    kinds: frozenset[str] | None = None
+
+    def fits(self, event: Event) -> bool:
+        return (
+            self.pipeline in (None, event.pipeline)
+            and self.item in (None, event.item)
+            and self.run in (None, event.run)
+            and (self.kinds is None or event.kind in self.kinds)
+        )
+
+
+class Feed:
+    """One reader of the database, many of it."""
+
+    def __init__(self, flow: Flow, *, kept: int = KEPT) -> None:
+        self._flow = flow
+        self._ring: deque[Event] = deque(maxlen=kept)
+        self._news = asyncio.Event()
+        self.newest = 0
+        self._floor = 0
+        """Every event after this one, up to the newest, is in the ring."""
+        self.closing = False
+        self.readers = 0
+
+    async def start(self) -> None:
+        self.newest = self._floor = await self.last()
+
+    async def last(self) -> int:
+        return int((await self._flow.store.read("last_event"))[0]["seq"])
+
+    async def run(self) -> None:
+        """Read for ever. A database that is away is asked again."""
+        while True:
+            try:
+                async for event in self._flow.events(after=self.newest, follow=True):
+                    self._take(event)
+            except StoreUnavailable:
+                await asyncio.sleep(AGAIN_SECONDS)
+
+    def _take(self, event: Event) -> None:
+        if len(self._ring) == self._ring.maxlen:
+            self._floor = self._ring[0].seq
+        self._ring.append(event)
+        self.newest = event.seq
+        self._wake()
+
+    def recent(self, most: int) -> list[Event]:
+        """The newest events this process has seen, oldest first."""
+        return list(self._ring)[-most:]
+
+    def _since(self, seq: int) -> list[Event]:
+        newest_first = takewhile(lambda event: event.seq > seq, reversed(self._ring))
+        return list(newest_first)[::-1]
+
+    def _wake(self) -> None:
+        news, self._news = self._news, asyncio.Event()
+        news.set()
+
+    def close(self) -> None:
+        """Let every reader go."""
+        self.closing = True
+        self._wake()
+
+    async def stored(self, after: int, wanted: Wanted) -> AsyncIterator[list[Event]]:
+        """What the database has after a `seq`, in batches."""
+        batch: list[Event] = []
+        kinds = None if wanted.kinds is None else sorted(wanted.kinds)
+        async for event in self._flow.events(
+            after=after, pipeline=wanted.pipeline, item=wanted.item, run=wanted.run, kinds=kinds
+        ):
+            batch.append(event)
+            if len(batch) == BATCH:
+                yield batch
+                batch = []
+                if self.closing:
+                    return
+        if batch:
+            yield batch
+
+    async def follow(
+        self, after: int, wanted: Wanted, *, ping_seconds: float
+    ) -> AsyncIterator[list[Event]]:
+        """Everything wanted after a `seq`, each once and in order; an empty batch is a ping."""
+        cursor = after
+        while not self.closing:
+            news = self._news
+            if cursor < self._floor:
+                horizon = self.newest
+                async for batch in self.stored(cursor, wanted):
+                    cursor = batch[-1].seq
+                    yield batch
+                cursor = max(cursor, horizon)
+                continue
+            fresh = self._since(cursor)
+            if fresh:
+                cursor = fresh[-1].seq
+                found = [event for event in fresh if wanted.fits(event)]
+                for at in range(0, len(found), BATCH):
+                    yield found[at : at + BATCH]
+                continue
+            try:
+                async with asyncio.timeout(ping_seconds):
+                    await news.wait()
+            except TimeoutError:
+                yield []

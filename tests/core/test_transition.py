@@ -14,7 +14,9 @@ from onceflow.core.item import Lease, Phase
 from onceflow.core.transition import (
     ERROR_CHARS_MAX,
     Failed,
+    Hold,
     NewEvent,
+    Outcome,
     Released,
     Transition,
     backoff_ms,
@@ -201,6 +203,23 @@ def test_the_backoff_doubles_up_to_its_cap_with_up_to_half_of_it_taken_away(
     assert max(crowd) <= most
     assert min(crowd) >= most / 2
     assert len(set(crowd)) > 150, "a crowd that failed together comes back one by one"
+
+
+@pytest.mark.parametrize(
+    ("outcome", "hold"),
+    [
+        (Done(1), None),
+        (Done(1, hold_lane_seconds=2.5), Hold("a.test", 2500)),
+        (failed(hold_lane_seconds=3), Hold("a.test", 3000)),
+        (failed(permanent=True, hold_lane_seconds=3), Hold("a.test", 3000)),
+        (failed(hold_lane_seconds=1e9), Hold("a.test", 3_600_000)),
+        (failed(hold_lane_seconds=-1), None),
+        (failure(Transient("slow", hold_lane_seconds=4)), Hold("a.test", 4000)),
+    ],
+)
+def test_an_attempt_may_hold_its_lane(outcome: Outcome, hold: Hold | None) -> None:
+    assert decide(PIPELINE, lease("fetch"), outcome).hold == hold
+    assert decide(PIPELINE, lease("read"), outcome).hold is None, "it has no lanes"
 
 
 @pytest.mark.parametrize(

@@ -60,15 +60,22 @@ class HandlerError(OnceflowError):
 
 
 class Transient(HandlerError):
-    """It may work later. `retry_after` (seconds) is a floor under the backoff."""
+    """It may work later. `retry_after` (seconds) is a floor under the backoff; `hold_lane_seconds`
+    keeps every other item of its lane from starting, anywhere, for so long."""
 
     default_code = "transient"
 
     def __init__(
-        self, message: str, *, code: str | None = None, retry_after: float | None = None
+        self,
+        message: str,
+        *,
+        code: str | None = None,
+        retry_after: float | None = None,
+        hold_lane_seconds: float = 0.0,
     ) -> None:
         super().__init__(message, code=code)
         self.retry_after = retry_after
+        self.hold_lane_seconds = hold_lane_seconds
 
 
 class Permanent(HandlerError):

@@ -15,6 +15,8 @@ from onceflow.core.pipeline import GATE_KEY, Pipeline, Stage
 KEY_CHARS_MAX = 8192
 RESULT_BYTES_MAX = 16 * 1024 * 1024
 ERROR_CHARS_MAX = 2000
+HOLD_SECONDS_MAX = 3600.0
+"""What a site may ask for at the most before it is asked again."""
 COMPRESS_FROM_BYTES = 512
 NULL = b"null"
 ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
@@ -36,7 +38,8 @@ class Done:
 
     Everything in it is stored in the transaction that finishes the stage. `events` names what is
     recorded instead of the plain `stage_finished`; `children` become items of the same runs, one
-    deeper; `aliases` are other keys of this same item.
+    deeper; `aliases` are other keys of this same item. `hold_lane_seconds`: no other item of this
+    one's lane starts for so long, anywhere.
     """
 
     result: Json = None
@@ -44,6 +47,7 @@ class Done:
     children: Sequence[str | Seed] = ()
     aliases: Sequence[str] = ()
     usage: Usage = NOTHING_SPENT
+    hold_lane_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +59,7 @@ class Failed:
     permanent: bool = False
     retry_after: float | None = None
     unexpected: bool = False
+    hold_lane_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +81,13 @@ class NewEvent(NamedTuple):
     data: dict[str, Any] | None = None
 
 
+class Hold(NamedTuple):
+    """A lane that gives no lease for a while."""
+
+    lane: str
+    ms: int
+
+
 class Transition(NamedTuple):
     """All that one finished attempt changes, in one transaction, guarded by the lease's fence.
 
@@ -94,6 +106,7 @@ class Transition(NamedTuple):
     children: tuple[Seed, ...] = ()
     aliases: tuple[str, ...] = ()
     usage: Usage = NOTHING_SPENT
+    hold: Hold | None = None
 
     @property
     def goes_on(self) -> bool:
@@ -153,7 +166,8 @@ def _finish(pipeline: Pipeline, stage: Stage, lease: Lease, done: Done) -> Trans
     else:
         phase = Phase.WAITING if following.held else Phase.READY
         place = following.name, phase, 0, pipeline.lane_of(following, lease.key)
-    return Transition(*place, None, body, None, None, events, children, aliases, done.usage)
+    hold = _hold(pipeline, stage, lease, done.hold_lane_seconds)
+    return Transition(*place, None, body, None, None, events, children, aliases, done.usage, hold)
 
 
 def _fail(pipeline: Pipeline, stage: Stage, lease: Lease, failed: Failed) -> Transition:
@@ -171,6 +185,7 @@ def _fail(pipeline: Pipeline, stage: Stage, lease: Lease, failed: Failed) -> Tra
             error=message,
             error_code=failed.code,
             events=(NewEvent(Kind.FAILED, data),),
+            hold=_hold(pipeline, stage, lease, failed.hold_lane_seconds),
         )
     delay_ms = backoff_ms(pipeline, lease, failed.retry_after)
     data["delay_ms"] = delay_ms
@@ -183,7 +198,14 @@ def _fail(pipeline: Pipeline, stage: Stage, lease: Lease, failed: Failed) -> Tra
         error=message,
         error_code=failed.code,
         events=(NewEvent(Kind.RETRIED, data),),
+        hold=_hold(pipeline, stage, lease, failed.hold_lane_seconds),
     )
+
+
+def _hold(pipeline: Pipeline, stage: Stage, lease: Lease, seconds: float) -> Hold | None:
+    if seconds <= 0 or not (lane := pipeline.lane_of(stage, lease.key)):
+        return None
+    return Hold(lane, int(min(seconds, HOLD_SECONDS_MAX) * 1000))
 
 
 def backoff_ms(pipeline: Pipeline, lease: Lease, retry_after: float | None) -> int:
@@ -210,7 +232,10 @@ def failure(error: BaseException) -> Failed | Released:
     if isinstance(error, Permanent):
         return Failed(str(error), error.code, permanent=True)
     if isinstance(error, Transient):
-        return Failed(str(error), error.code, retry_after=error.retry_after)
+        return Failed(
+            str(error), error.code, retry_after=error.retry_after,
+            hold_lane_seconds=error.hold_lane_seconds,
+        )  # fmt: skip
     message = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     return Failed(message, "unexpected", unexpected=True)
 

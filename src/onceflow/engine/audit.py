@@ -18,8 +18,8 @@ INVARIANTS = {
 
 
 async def audit(store: Store, grace_seconds: float = 10.0) -> list[Violation]:
-    """Every violation found. A run that was settled within the grace time, or while no worker lives,
-    may still be waiting for its gate, which is no violation. Without a grace time it is one."""
+    """Every violation found. A run that was settled within the grace time, or while no worker
+    lives, may still be waiting for its gate. That is no violation, unless no grace is given."""
     found: list[Violation] = []
     for invariant in INVARIANTS:
         parameters = {"grace_ms": int(grace_seconds * 1000)} if invariant == "I8" else {}

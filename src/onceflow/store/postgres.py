@@ -44,7 +44,7 @@ from onceflow.store.postgres_connect import (
     Transaction,
 )
 from onceflow.store.queries import migrations, numbered
-from onceflow.store.rules import others_may_act
+from onceflow.store.rules import holds, others_may_act
 
 T = TypeVar("T")
 CONNECTIONS_MAX = 6
@@ -189,7 +189,8 @@ class PostgresStore:
             continued: list[Lease] = []
             if finishes:
                 kept, continued = await write.finish(db, worker, finishes, self._pipelines, first)
-            claimed = await write.claim_all(db, claims, worker, self._bounded)
+            shut = holds(finishes, kept)
+            claimed = await write.claim_all(db, claims, worker, self._bounded, shut)
             db.tell = others_may_act(finishes, continued, self._pipelines)
             return Exchanged(kept, claimed, continued)
 

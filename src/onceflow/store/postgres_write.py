@@ -38,6 +38,7 @@ from onceflow.store.postgres_connect import Restart, Transaction, inlined
 from onceflow.store.queries import sql
 from onceflow.store.rules import (
     KIND_OF_COMMAND,
+    Holds,
     lanes_now,
     names_of,
     next_lease,
@@ -83,16 +84,31 @@ def _stage_key(pipeline: str, stage: str) -> int:
 
 
 async def claim_all(
-    db: Transaction, claims: Sequence[Claim], worker: str, bounded: set[tuple[str, str]]
+    db: Transaction,
+    claims: Sequence[Claim],
+    worker: str,
+    bounded: set[tuple[str, str]],
+    shut: Holds | None = None,
 ) -> list[Claimed]:
-    """Claim for every wish; stages in the order of their names, since some will be locked.
+    """Shut lanes that were told to wait, then claim for every wish; stages in the order of their
+    names, since some will be locked.
 
     `bounded` only remembers which stages had bounds last time: those are locked at once.
     """
     answers: dict[int, Claimed] = {}
-    order = sorted(range(len(claims)), key=lambda at: (claims[at].pipeline, claims[at].stage))
-    for at in order:
-        answers[at] = await claim(db, claims[at], worker, bounded)
+    wishes = {(wish.pipeline, wish.stage, at): wish for at, wish in enumerate(claims)}
+    places = [*wishes, *((*stage, -1) for stage in shut or ())]
+    for pipeline, stage, at in sorted(places):  # a stage's lanes are shut before it is claimed
+        if at < 0:
+            assert shut is not None
+            await db.row("stage_lock", pipeline=pipeline, stage=stage)
+            lanes = shut[pipeline, stage]
+            await db.rows(
+                "lane_hold", pipeline=pipeline, stage=stage, lanes=list(lanes),
+                ms=list(lanes.values()),
+            )  # fmt: skip
+        else:
+            answers[at] = await claim(db, claims[at], worker, bounded)
     return [answers[at] for at in range(len(claims))]
 
 

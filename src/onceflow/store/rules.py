@@ -108,6 +108,21 @@ def others_may_act(
     )
 
 
+Holds = dict[tuple[str, str], dict[str, int]]
+"""By (pipeline, stage) and lane: for how many ms it gives nothing."""
+
+
+def holds(finishes: Iterable[Finish], kept: Iterable[bool]) -> Holds:
+    """The lanes that are held after these finishes."""
+    found: Holds = {}
+    for one, was_kept in zip(finishes, kept, strict=True):
+        if was_kept and one.change.hold is not None:
+            lanes = found.setdefault((one.lease.pipeline, one.lease.stage), {})
+            lane, ms = one.change.hold
+            lanes[lane] = max(ms, lanes.get(lane, 0))
+    return found
+
+
 def next_lease(finish: Finish, now: int) -> Lease:
     """The lease of an item whose next stage was claimed along with the finish of the last."""
     lease, change, _ = finish

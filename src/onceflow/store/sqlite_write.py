@@ -37,6 +37,7 @@ from onceflow.store.base import (
 from onceflow.store.queries import sql
 from onceflow.store.rules import (
     KIND_OF_COMMAND,
+    holds,
     lanes_now,
     names_of,
     next_lease,
@@ -226,6 +227,11 @@ def exchange(
     continued: list[Lease] = []
     if finishes:
         kept, continued = finish(db, worker, finishes, pipelines, now)
+        for (pipeline, stage), lanes in holds(finishes, kept).items():
+            for lane, ms in lanes.items():
+                run(
+                    db, "lane_hold", pipeline=pipeline, stage=stage, lane=lane, next_at=now + ms
+                )  # fmt: skip
     return Exchanged(kept, [claim(db, wish, worker, now) for wish in claims], continued)
 
 

@@ -413,6 +413,54 @@ class ClaimSuite:
             assert [sorted(each) for each in lanes] == [["a", "b"], ["c", "d"], ["a", "e"]]
             assert first.more
 
+    async def test_a_lane_that_was_told_to_wait_gives_nothing_for_so_long(
+        self, make_store: MakeStore
+    ) -> None:
+        async with Rig(make_store, pipeline(hosts(limit=2), "summarize")) as rig:
+            await rig.add(["a1", "a2", "a3", "b1"])
+            first, b1 = (await rig.claim("fetch")).leases
+            assert (first.key, b1.key) == ("a1", "b1")
+
+            await rig.finish(first, Done(1, hold_lane_seconds=5))
+            await rig.finish(b1, Done(1, hold_lane_seconds=0))
+
+            claimed = await rig.claim("fetch")
+            assert (list(claimed.leases), claimed.opens_in_ms) == ([], 5000)
+            rig.clock.advance(seconds=5)
+            assert [lease.key for lease in (await rig.claim("fetch")).leases] == ["a2"]
+
+    async def test_a_failure_can_hold_its_lane_and_a_shorter_hold_does_not_open_it(
+        self, make_store: MakeStore
+    ) -> None:
+        async with Rig(make_store, pipeline(hosts(limit=3))) as rig:
+            await rig.add(["a1", "a2", "a3", "a4"])
+            leases = [lease for _ in range(3) for lease in (await rig.claim("fetch")).leases]
+
+            await rig.finish(leases[0], Failed("busy", "busy", hold_lane_seconds=60))
+            await rig.finish(leases[1], Done(1, hold_lane_seconds=2))
+            await rig.finish(leases[2], Failed("gone", "gone", True, hold_lane_seconds=1))
+
+            assert (await rig.claim("fetch")).opens_in_ms == 60_000
+
+    async def test_who_has_lost_a_lease_holds_no_lane(self, make_store: MakeStore) -> None:
+        async with Rig(make_store, pipeline(hosts())) as rig:
+            await rig.add(["a1", "a2"])
+            lease = await rig.lease("fetch")
+            older = lease._replace(fence=lease.fence - 1)
+
+            assert await rig.finish(older, Done(1, hold_lane_seconds=60)) == [False]
+
+            await rig.finish(lease)
+            assert [lease.key for lease in (await rig.claim("fetch")).leases] == ["a2"]
+
+    async def test_a_stage_without_lanes_holds_nothing(self, make_store: MakeStore) -> None:
+        async with Rig(make_store) as rig:
+            await rig.add(["a", "b"])
+
+            await rig.finish(await rig.lease("scrape"), Done(1, hold_lane_seconds=60))
+
+            assert (await rig.lease("scrape")).key == "b"
+
     async def test_starts_in_a_lane_keep_their_spacing(self, make_store: MakeStore) -> None:
         async with Rig(make_store, pipeline(hosts(limit=5, spacing_seconds=2))) as rig:
             await rig.add(["a1", "a2", "b1"])

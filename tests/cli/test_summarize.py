@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from tests.cli.conftest import Answer, Call, clean_environment, finished, spawn
@@ -55,7 +56,7 @@ def test_urls_become_files_and_a_digest_and_again_all_is_done(
     answer = on("summarize", *urls, *ALLOW, *web.model)
 
     assert answer.code == 0
-    assert "3 done, 330 tokens" in answer.out
+    assert "3 done, 440 tokens" in answer.out
     assert "written: summaries/digest.md" in answer.out
     out = tmp_path / "summaries"
     assert summaries(out) == {
@@ -141,6 +142,7 @@ def test_what_failed_is_listed_with_its_reason_and_how_to_look(
     assert "next: onceflow items --state failed" in answer.out
     assert "answered 404" in (tmp_path / "summaries" / "digest.md").read_text()
     assert "(code http_404); `onceflow retry` opens it again" in on("why", urls[1]).out
+    assert on("why", urls[1].upper().replace("/GONE", "/x/../gone#here")).code == 0
 
 
 def test_m09_a_wrong_key_is_one_message_that_says_how_to_go_on(
@@ -204,6 +206,7 @@ def test_words_language_and_a_prompt_of_ones_own_reach_the_model(
         (["--contact", "a\nb"], "contact"),
         (["--allow-network", "here"], "here"),
         (["--follow", "--add-only"], "choose one"),
+        (["--workers", "0"], "between 1 and 64"),
         (["--nothing"], "--nothing"),
     ],
 )
@@ -252,6 +255,39 @@ def test_workers_work_and_summarize_only_follows(
     assert on("audit").code == 0
     # Again, with nothing given: it follows the last run, which is over.
     assert "all done already: 3 done" in on("summarize", "--follow").out
+
+
+def test_several_processes_work_for_one_command_and_end_with_it(
+    on: Call, web: Loopback, database: str, tmp_path: Path
+) -> None:
+    urls = web.articles(6)
+    web.model_answers()
+    begun = web.hang("/a4")
+    environment = clean_environment(
+        **GENTLE, **KEY, ONCEFLOW_SUMMARIZE_LEASE_SECONDS="1", ONCEFLOW_CLEANUP_SECONDS="0.2"
+    )
+    command = ("summarize", *urls, *ALLOW, *web.model, "--db", database, "--workers", 2)
+    process = spawn(*command, cwd=tmp_path, env=environment)
+    helpers: list[psutil.Process] = []
+    try:
+        while len(helpers) < 1:  # it is a worker as soon as it is in the database
+            pids = {row["pid"] for line in on("status", "--json").lines for row in line["workers"]}
+            helpers = [psutil.Process(pid) for pid in pids - {process.pid}]
+        assert begun.wait(60)
+        words = helpers[0].cmdline()
+        assert words[3:5] == ["worker", "summarize"]
+        assert database not in words  # an address may have a password in it
+    finally:
+        process.kill()
+        finished(process)
+    gone, alive = psutil.wait_procs(helpers, timeout=60)
+    assert (len(gone), alive) == (1, [])
+
+    answer = finished(spawn(*command, cwd=tmp_path, env=environment))
+
+    assert (answer.code, "6 done" in answer.out) == (0, True)
+    assert len(summaries(tmp_path / "summaries")) == 6
+    assert on("audit").code == 0
 
 
 def test_c15_two_at_once_share_the_work(web: Loopback, database: str, tmp_path: Path) -> None:

@@ -92,6 +92,7 @@ def doctor(*, common: Common | None = None) -> int:
         changed = [name for name, origin in origins.items() if origin != "default"]
         text = ", ".join(f"{name} from {origins[name]}" for name in changed) or "all defaults"
         findings.append(Finding("settings", "ok", text))
+        findings.append(_model(common))
         findings += asyncio.run(_examine(common.existing(), settings))
     except StoreUnavailable as error:
         findings.append(Finding("database", "bad", masked(str(error))))
@@ -108,6 +109,18 @@ def doctor(*, common: Common | None = None) -> int:
         if one.do:
             out.line(f"                 do: {one.do}")
     return code
+
+
+def _model(common: Common) -> Finding:
+    """Whether the model that is chosen can be used. Nothing is asked over the network."""
+    from onceflow.commands.models import listed
+
+    for one in listed(common):
+        if one.chosen:
+            state = "is ready" if one.ready else "is not ready"
+            return Finding("model", "ok" if one.ready else "note", f"{one.model} {state}", one.do)
+    name = Config(common.config).place("model")[0]
+    return Finding("model", "note", f"there is no model {name!r}", "`onceflow models` lists them")
 
 
 async def _examine(flow: Flow, settings: Settings) -> list[Finding]:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from cyclopts import Group, Parameter
 
 import onceflow
-from onceflow import Flow, Item, Pipeline, Run, Settings, StoreUnavailable
+from onceflow import Flow, Item, Permanent, Pipeline, Run, Settings, StoreUnavailable
 from onceflow.commands.config import Config
 from onceflow.commands.output import Out, UsageError
 from onceflow.commands.text import masked, plain
@@ -131,7 +131,7 @@ async def find_item(flow: Flow, pipeline: str | None, name: str) -> Item:
     found: list[Item] = []
     for each in known if pipeline is None else [pipeline]:
         try:
-            found.append(await flow.item(each, name))
+            found.append(await flow.item(each, _spelled(each, name)))
         except UnknownItem:
             continue
     if len(found) > 1:
@@ -150,6 +150,18 @@ async def find_item(flow: Flow, pipeline: str | None, name: str) -> Item:
     raise UnknownItem(
         f"there is no item {name!r} in {pipeline or flow.store.url}; `onceflow items` lists them"
     )
+
+
+def _spelled(pipeline: str, name: str) -> str:
+    """The ready pipelines know pages by one spelling of their address."""
+    if pipeline not in READY_NAMES or "://" not in name:
+        return name
+    from onceflow.clients.urls import canonical
+
+    try:
+        return canonical(name)
+    except Permanent:
+        return name
 
 
 async def find_run(flow: Flow, name: str) -> Run:

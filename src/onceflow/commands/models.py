@@ -41,12 +41,12 @@ def models_list(*, common: Common | None = None) -> int:
     """The models, which of them are ready, and how to get the others."""
     common = common or Common()
     out = common.out
-    listed = list(_listed(common))
+    found = list(listed(common))
     if out.as_json:
-        for one in listed:
+        for one in found:
             out.emit(asdict(one))
         return OK
-    for one in listed:
+    for one in found:
         mark = "*" if one.chosen else " "
         out.line(f"{mark} {one.model:<16}  {'ready' if one.ready else 'not yet'}: {one.about}")
         if one.do:
@@ -55,7 +55,8 @@ def models_list(*, common: Common | None = None) -> int:
     return OK
 
 
-def _listed(common: Common) -> Iterator[Listed]:
+def listed(common: Common) -> Iterator[Listed]:
+    """Every kind of model, and the chosen one marked."""
     from onceflow.clients.local import PACKAGED
     from onceflow.clients.openai import OPENAI_URL
 

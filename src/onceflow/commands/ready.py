@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Group, Parameter
 
 from onceflow import Flow, Pipeline
-from onceflow.commands.common import READY_NAMES, Common
+from onceflow.commands.common import READY_NAMES, Common, Engine
 from onceflow.commands.config import Config, LlmSettings, SummarizeSettings
 from onceflow.commands.output import UsageError
 from onceflow.core.errors import SettingsError
@@ -96,6 +97,21 @@ def ready_flow(common: Common, options: Options, settings: Any) -> tuple[Pipelin
     flow = common.flow(pipeline, settings=settings)
     job.pages.flow = flow
     return pipeline, flow
+
+
+def helper_command(common: Common, options: Options, engine: Engine) -> list[str]:
+    """The command of a worker with the same flags; its database comes by the environment, since
+    an address may hold a password and everybody can read a command line."""
+    command = [sys.executable, "-m", "onceflow", "worker", "summarize", "--until-eof", "--quiet"]
+    if common.config is not None:
+        command += ["--config", str(common.config)]
+    for one in (options, engine):
+        for field in fields(one):
+            value = getattr(one, field.name)
+            for each in value if isinstance(value, list) else [value]:
+                if each is not None:
+                    command += [f"--{field.name.replace('_', '-')}", str(each)]
+    return command
 
 
 def out_folder(common: Common, given: Path | None) -> Path:

@@ -12,9 +12,11 @@ from cyclopts import Parameter
 from onceflow import Flow
 from onceflow.commands.common import Common, Engine, Flag
 from onceflow.commands.output import UsageError
-from onceflow.commands.ready import Options, out_folder, ready_flow
+from onceflow.commands.ready import Options, helper_command, out_folder, ready_flow
 from onceflow.commands.seeds import source_of
 from onceflow.commands.work import Beside, Ceilings, Wishes, check_keys, submit
+
+WORKERS_MAX = 64
 
 
 @Parameter(name="*")
@@ -33,6 +35,7 @@ class Limits:
 def summarize(
     *urls: Annotated[str, Parameter(allow_leading_hyphen=True)],
     out: Path | None = None,
+    workers: int = 1,
     follow: Annotated[bool, Flag] = False,
     add_only: Annotated[bool, Flag] = False,
     refresh: Annotated[bool, Flag] = False,
@@ -58,6 +61,8 @@ def summarize(
         Without any, whatever is open is worked on.
     out
         The folder for the files; else ONCEFLOW_OUT, onceflow.toml, summaries.
+    workers
+        How many processes work, this one included.
     follow
         Do not work: watch what other workers do, and write the files.
     add_only
@@ -72,15 +77,23 @@ def summarize(
     common = common or Common()
     limits = limits or Limits()
     check_keys(urls, as_keys=False, needed=refresh or new_run or add_only)
+    if not 1 <= workers <= WORKERS_MAX:
+        raise UsageError(f"--workers is {workers}; it must be between 1 and {WORKERS_MAX}")
     if follow and add_only:
         raise UsageError("--follow watches and --add-only does not; choose one")
-    settings = (engine or Engine()).settings(common)
+    options, engine = options or Options(), engine or Engine()
+    settings = engine.settings(common)
     folder = out_folder(common, out)
-    pipeline, flow = ready_flow(common, options or Options(), settings)
+    pipeline, flow = ready_flow(common, options, settings)
+    from onceflow.pipelines.folder import alone
+
     wishes = Wishes(
         Ceilings(limits.max_items, None, limits.max_tokens, limits.max_cost),
         refresh, new_run, add_only, verbose, follow,
         lambda flow, run, warn: _files(flow, folder, run, warn),
+        None if add_only else lambda: alone(folder),
+        [helper_command(common, options, engine)] * (workers - 1),
+        {"ONCEFLOW_DB": common.database()[0]},
     )  # fmt: skip
     with source_of(urls) as source:
         return submit(pipeline, flow, source, wishes, common)

@@ -10,8 +10,8 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from hashlib import blake2b
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 TELL_SECONDS = 60.0
 """How often a worker says what it has done, if it has done anything."""
 AGAIN_SECONDS = 0.5
+HELPER_SECONDS = 40.0
+"""How long a helping worker has to stop; it has its own grace time."""
 
 
 # --- run ---
@@ -169,6 +171,12 @@ class Wishes:
     """Add, then watch what others do, without working."""
     beside: Callable[[Flow, str | None, Callable[[str], None]], Beside] | None = None
     """Makes what goes along with the work, from the flow, the run and a way to warn."""
+    alone: Callable[[], AbstractAsyncContextManager[None]] | None = None
+    """Two that begin with the same keys at the same moment: the second finds the first's run."""
+    helpers: Sequence[Sequence[str]] = ()
+    """Commands of worker processes that help, until their stdin ends."""
+    environment: Mapping[str, str] | None = None
+    """What those find in their environment besides."""
 
 
 class Beside(Protocol):
@@ -233,14 +241,8 @@ async def _run(flow: Flow, job: _Job) -> Report:
     report = Report(job.pipeline.name, duplicate=job.found.duplicate, refused=job.found.refused)
     report.refusals = [{"line": one.line, "why": one.why} for one in job.found.refusals]
     async with flow:
-        known: Run | None = None
-        if job.source is not None:
-            known = await _known_run(flow, job)
-            report.run = _new_id(job) if known is None else known.id
-        elif job.wishes.follow_only:
-            report.run = (await find_run(flow, "last")).id
-        adding = _Adding(flow, job, report, sealed=known is not None and known.sealed)
-        await adding.first()
+        async with job.wishes.alone() if job.wishes.alone else nullcontext():
+            adding = await _begin(flow, job, report)
         if job.wishes.add_only:
             await adding.rest()
             await _settle(flow, report, job.where)
@@ -275,7 +277,8 @@ async def _run(flow: Flow, job: _Job) -> Report:
                         if job.wishes.follow_only:
                             await _either(stopper.stopping, watcher.finished)
                         else:
-                            await _drain(flow, adding, adding_task, stopper)
+                            async with Helpers(job.wishes, follower.warn):
+                                await _drain(flow, adding, adding_task, stopper)
                     finally:
                         ending.cancel()
                         over.set()
@@ -286,6 +289,54 @@ async def _run(flow: Flow, job: _Job) -> Report:
             report.interrupted = stopper.stopping.is_set()
         report.out, report.unwritten = beside.report()
         return await _settle(flow, report, job.where)
+
+
+async def _begin(flow: Flow, job: _Job, report: Report) -> _Adding:
+    """Find the run again, or begin it with the first of its keys."""
+    known: Run | None = None
+    if job.source is not None:
+        known = await _known_run(flow, job)
+        report.run = _new_id(job) if known is None else known.id
+        if known is not None:
+            await _raise_ceilings(flow, job, known)
+    elif job.wishes.follow_only:
+        report.run = (await find_run(flow, "last")).id
+    adding = _Adding(flow, job, report, sealed=known is not None and known.sealed)
+    await adding.first()
+    return adding
+
+
+class Helpers:
+    """Worker processes that share the work while this one does its own."""
+
+    def __init__(self, wishes: Wishes, warn: Callable[[str], None]) -> None:
+        self._wishes = wishes
+        self._warn = warn
+        self._processes: list[asyncio.subprocess.Process] = []
+
+    async def __aenter__(self) -> None:
+        for command in self._wishes.helpers:
+            self._processes.append(
+                await asyncio.create_subprocess_exec(
+                    *command, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.DEVNULL,
+                    stderr=asyncio.subprocess.DEVNULL,
+                    env={**os.environ, **(self._wishes.environment or {})},
+                )
+            )  # fmt: skip
+
+    async def __aexit__(self, *_: object) -> None:
+        for process in self._processes:
+            assert process.stdin is not None
+            process.stdin.close()
+        for process in self._processes:
+            try:
+                async with asyncio.timeout(HELPER_SECONDS):
+                    code = await process.wait()
+            except TimeoutError:
+                process.kill()
+                code = await process.wait()
+            if code not in (OK, INTERRUPTED):
+                self._warn(f"worker pid {process.pid} ended with code {code}; others did its work")
 
 
 class Nothing:
@@ -398,14 +449,25 @@ async def _known_run(flow: Flow, job: _Job) -> Run | None:
     return None
 
 
+async def _raise_ceilings(flow: Flow, job: _Job, run: Run) -> None:
+    """A known run may spend what is said now."""
+    tokens, cost = job.wishes.ceilings.max_tokens, job.wishes.ceilings.max_cost
+    if tokens is not None or cost is not None:
+        await flow.add(
+            job.pipeline, (), run=run.id, seal=run.sealed, max_tokens=tokens, max_cost=cost
+        )
+
+
 def _new_id(job: _Job) -> str:
     fresh = new_run_id()
     return fresh if job.wishes.new_run or job.wishes.refresh else fresh[:11] + _mark(job)
 
 
 def _mark(job: _Job) -> str:
-    """How a run is known again: by its keys and its ceilings."""
-    whole = f"{job.found.fingerprint} {job.wishes.ceilings}"
+    """How a run is known again: by its keys and how many of them it takes. What it may spend can
+    be raised afterwards."""
+    ceilings = job.wishes.ceilings
+    whole = f"{job.found.fingerprint} {ceilings.max_items} {ceilings.max_depth}"
     return blake2b(whole.encode(), digest_size=6).hexdigest()
 
 
@@ -467,7 +529,8 @@ async def _settle(flow: Flow, report: Report, where: str) -> Report:
         report.gate = (await flow.item(None, run.gate_item)).phase.value
     if run is not None:
         report.tokens, report.cost = run.tokens, run.cost
-    if run is not None and run.halted:
+    if run is not None and run.halted and run.finished_at is None:
+        report.stuck = report.stuck or 1  # the gate's own item may be all that waits
         report.notes.append(f"the run is halted: {run.halted}")
     waits = report.open or (run is not None and run.finished_at is None)
     for row in await flow.store.read("stages"):
@@ -551,6 +614,7 @@ def worker(
     /,
     *,
     pipeline: Annotated[list[str] | None, Parameter(negative=())] = None,
+    until_eof: Annotated[bool, Flag] = False,
     verbose: Annotated[bool, Flag] = False,
     options: Options | None = None,
     engine: Engine | None = None,
@@ -568,6 +632,8 @@ def worker(
         The Python file with your Pipelines at its top level, or `summarize`.
     pipeline
         Only this Pipeline of the file; repeatable.
+    until_eof
+        Stop when stdin ends: for a worker that must not outlive the program that started it.
     verbose
         Log every transition, and the tracebacks of handlers.
     """
@@ -578,10 +644,10 @@ def worker(
     else:
         refuse_unless_ready(options)
         flow = common.flow(*pipelines_of(file, pipeline or ()), settings=settings)
-    return asyncio.run(_work(flow, common.out, verbose=verbose))
+    return asyncio.run(_work(flow, common.out, verbose=verbose, until_eof=until_eof))
 
 
-async def _work(flow: Flow, out: Out, *, verbose: bool) -> int:
+async def _work(flow: Flow, out: Out, *, verbose: bool, until_eof: bool) -> int:
     handler = LogLines(as_json=out.as_json, quiet=out.quiet, verbose=verbose)
     async with flow:
         with Stopper(flow, handler.say) as stopper, logging_to(handler, verbose=verbose):
@@ -589,6 +655,8 @@ async def _work(flow: Flow, out: Out, *, verbose: bool) -> int:
             handler.say(f"pid {os.getpid()} works on {names} in {flow.store.url}; Ctrl-C stops it")
             working = flow.start()
             stopper.again()
+            if until_eof:
+                stopper.at_eof()
             telling = asyncio.create_task(_tell(flow, handler))
             try:
                 await working
@@ -699,6 +767,18 @@ class Stopper:
         if self.count > 2:
             os._exit(INTERRUPTED)  # what is left behind is reclaimed
         self._loop.call_soon_threadsafe(self._stop, self.count)
+
+    def at_eof(self) -> None:
+        """Stop when stdin ends."""
+
+        def wait() -> None:
+            with suppress(OSError, ValueError):
+                while os.read(sys.stdin.fileno(), 65536):
+                    pass
+            with suppress(RuntimeError):  # the loop is closed: it has stopped already
+                self._loop.call_soon_threadsafe(self._stop, max(1, self.count))
+
+        threading.Thread(target=wait, name="onceflow-stdin", daemon=True).start()
 
     def again(self) -> None:
         """A signal came before there was anything to stop."""

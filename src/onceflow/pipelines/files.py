@@ -11,12 +11,11 @@ import json
 import re
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
 from onceflow import Flow, Item, OnceflowError, Run
-from onceflow.core.errors import SettingsError
+from onceflow.core.errors import SettingsError, UnknownItem
 from onceflow.core.item import Phase
 from onceflow.pipelines.folder import Folder
 from onceflow.pipelines.summarize import NAME
@@ -25,6 +24,7 @@ FOLLOW_SECONDS = 0.25
 """How often the files catch up with what was committed and streamed."""
 BATCH = 32
 PAGE = 500
+CLAIM_SECONDS = 0.02
 HELD_SECONDS = 5.0
 """How long the end waits for files that another process is writing."""
 OWED_MAX = 10_000
@@ -241,42 +241,71 @@ class Files:
 
     async def _claim_folder(self) -> None:
         """Two databases number their items alike: one folder is for one of them."""
+        tries = 0
+        while not await self._is_ours():
+            tries += 1
+            if tries * CLAIM_SECONDS > HELD_SECONDS:
+                raise SettingsError(f"{self.folder.path}: another process does not let go of it")
+            await asyncio.sleep(CLAIM_SECONDS)
+
+    async def _is_ours(self) -> bool:
+        """Whether the folder says that it is ours, by an item that is in no other database; it is
+        told so if it says nothing. False while another process is telling it."""
+        witness = _witness(self.folder.read(IDENTITY))
+        if witness is not None:
+            if await self._knows(witness):
+                return True
+            raise SettingsError(
+                f"{self.folder.path} has the summaries of another database; name another folder "
+                "with --out"
+            )
         first = await self._flow.items(NAME, limit=1)
         if not first:
-            return
-        known = f"{first[0].id} {first[0].created_at} {first[0].key}"
-        mark = blake2b(known.encode(), digest_size=16).hexdigest()
-        body = as_bytes({"about": "the summaries of one Onceflow database", "database": mark})
-        with self.folder.holding([IDENTITY_LOCK]):
-            there = self.folder.read(IDENTITY)
-            if there is None:
-                failed = await asyncio.to_thread(self.folder.put, {IDENTITY: body})
-                for error in failed.values():
-                    raise SettingsError(
-                        f"nothing can be written to {self.folder.path}: {error.strerror}; free "
-                        "some space or name another folder with --out"
-                    )
-            elif there != body and _says_another(there, mark):
-                raise SettingsError(
-                    f"{self.folder.path} has the summaries of another database; name another "
-                    "folder with --out"
-                )
+            return True
+        body = as_bytes(
+            {
+                "about": "these are the summaries of the database with this item",
+                "item": first[0].id,
+                "key": first[0].key,
+                "added": first[0].created_at,
+            }
+        )
+        with self.folder.holding([IDENTITY_LOCK]) as got:
+            if not got:
+                return False
+            failed = await asyncio.to_thread(self.folder.put, {IDENTITY: body})
+        for error in failed.values():
+            raise SettingsError(
+                f"nothing can be written to {self.folder.path}: {error.strerror}; free some space "
+                "or name another folder with --out"
+            )
+        return True
+
+    async def _knows(self, witness: tuple[int, str, int]) -> bool:
+        try:
+            item = await self._flow.item(None, witness[0])
+        except UnknownItem:
+            return False
+        return (item.id, item.key, item.created_at) == witness
 
     def _clean(self) -> None:
         """Take away what killed processes left; what somebody writes just now is locked."""
         for name in self.folder.left_behind():
             match = ITEM_FILE.fullmatch(name)
             number = int(match[1]) if match else DIGEST_LOCK
+            number = IDENTITY_LOCK if name == IDENTITY else number
             with self.folder.holding([number]) as got:
                 if got:
                     self.folder.forget(name)
 
 
-def _says_another(there: bytes, mark: str) -> bool:
+def _witness(there: bytes | None) -> tuple[int, str, int] | None:
+    """The item that a folder was told of; None if it says nothing, or nothing sensible."""
     try:
-        return bool(json.loads(there)["database"] != mark)
+        found = json.loads(there or b"")
+        return int(found["item"]), str(found["key"]), int(found["added"])
     except (ValueError, KeyError, TypeError):
-        return False  # damaged: it says nothing
+        return None
 
 
 def _has_file(item: Item) -> bool:

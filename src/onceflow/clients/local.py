@@ -124,7 +124,13 @@ class LocalModel:
         return self._server
 
 
-def load(what: str, *, context_tokens: int, api_key: str | None = None) -> Any:
+def load(
+    what: str,
+    *,
+    context_tokens: int,
+    api_key: str | None = None,
+    output_tokens_max: int | None = None,
+) -> Any:
     """The runtime with a model in it. It also answers HTTP on loopback, to whoever has the key."""
     try:
         import xllamacpp  # type: ignore[import-untyped]  # the package has no types
@@ -134,6 +140,8 @@ def load(what: str, *, context_tokens: int, api_key: str | None = None) -> Any:
     parameters.model.path = str(weights(what))
     parameters.n_ctx = context_tokens
     parameters.n_parallel = 1
+    if output_tokens_max is not None:
+        parameters.n_predict = output_tokens_max
     # Half the cores: its threads wait for each other at every layer, and where something else wants
     # the cores as well they wait for ever. On two busy ones 30 tokens took 1.6 s with one thread,
     # 5 to 52 s with two.

@@ -145,7 +145,8 @@ class Puppet:
         return await self.hold(item, STAGES[done]) if held else None
 
 
-def puppet_flow(database: str) -> Flow:
-    """A door to a database for the test itself, which does not work."""
-    table = Ingest(host_limit=8, host_spacing_seconds=0).pipeline()
+def puppet_flow(database: str, *, lease_seconds: float = 60) -> Flow:
+    """A door to a database for the test itself, which does not work. The pipeline's rules are the
+    database's, the last who opens it sets them: they must be the servers'."""
+    table = Ingest(host_limit=8, host_spacing_seconds=0, lease_seconds=lease_seconds).pipeline()
     return onceflow.open(database, table)

@@ -22,6 +22,8 @@ from onceflow.core.pipeline import Lane, Pipeline, Stage
 from onceflow.core.transition import Done, Usage
 
 if _TYPE_CHECKING:
+    from onceflow.client import AsyncClient as AsyncClient
+    from onceflow.client import Client as Client
     from onceflow.engine.flow import Flow, open
     from onceflow.engine.settings import Settings
     from onceflow.engine.work import Work
@@ -52,6 +54,8 @@ __all__ = [
 ]
 
 _LATER = {
+    "AsyncClient": "onceflow.client",
+    "Client": "onceflow.client",
     "Flow": "onceflow.engine.flow",
     "Settings": "onceflow.engine.settings",
     "Work": "onceflow.engine.work",
@@ -64,5 +68,6 @@ def __getattr__(name: str) -> object:
     if name not in _LATER:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value: object = getattr(_importlib.import_module(_LATER[name]), name)
-    globals()[name] = value
+    if name in __all__:  # the clients of a server are found here, but belong to its extra
+        globals()[name] = value
     return value

@@ -8,7 +8,7 @@ traceback, and the audit finds nothing.
 import asyncio
 import re
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -113,8 +113,10 @@ def pipeline(
     attempts: int = 3,
     backoff_seconds: float = 0.0,
     host_limit: int = 8,
+    lanes: bool = True,
 ) -> Pipeline:
-    """The real one; only how long it waits between attempts and pages is a test's."""
+    """The real one; only how long it waits between attempts and pages is a test's. Without lanes
+    a host that asks for patience is not waited for."""
     made = Summarize(
         http=http,
         extractor=extractor,
@@ -124,7 +126,7 @@ def pipeline(
     ).pipeline()
     return Pipeline(
         made.name,
-        *made.stages,
+        *(made.stages if lanes else [replace(stage, lane=None) for stage in made.stages]),
         done=made.done,
         failed=made.failed,
         after_all=made.gate_stage,

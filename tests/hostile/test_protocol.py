@@ -284,7 +284,7 @@ async def test_P12_a_body_where_none_may_be(run: Bench, site: Site) -> None:
 
 async def waits(run: Bench, site: Site, *paths: str) -> dict[str, float]:
     """For how many seconds each item waits after its first attempt."""
-    table = pipeline(run.http, run.extractor, run.llm, backoff_seconds=2.0, attempts=3)
+    table = pipeline(run.http, run.extractor, run.llm, backoff_seconds=2.0, attempts=3, lanes=False)
     urls = {site.url(path): path for path in paths}
     found: dict[str, float] = {}
     async with onceflow.open(run.folder / "waits.db", table) as flow:

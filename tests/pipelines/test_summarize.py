@@ -1,13 +1,16 @@
 """The summarize pipeline: what is paid for once, what pauses, what a person reads about it."""
 
+from dataclasses import replace
+
 import pytest
 
 import onceflow
-from onceflow import Permanent, Transient
-from onceflow.clients import Extractor, Page, Price
+from onceflow import Json, Permanent, Transient, Work
+from onceflow.clients import Extractor, FetchSettings, Http, Page, Price
 from onceflow.clients.http import Headers
 from onceflow.pipelines import summarize as module
 from onceflow.testing.llm import ScriptedLlm
+from onceflow.testing.site import ALLOWED, Site
 from tests.pipelines.conftest import article, summarize
 
 URLS = [f"https://a.test/{n}" for n in range(1, 6)]
@@ -52,6 +55,55 @@ async def test_a_wrong_key_at_the_digest_pauses_it_too(database: str, extractor:
         run = await flow.run(added.run)
         result = await flow.result(run.gate_item or 0, "digest")
     assert result["digest"] == "The digest."
+
+
+class Alone(Work):
+    """Work without an engine, and without an earlier result."""
+
+    async def result(self, stage: str) -> Json:
+        return None
+
+
+@pytest.mark.parametrize(
+    ("error", "held"),
+    [
+        (Transient("429", code="http_429", retry_after=20), 20),
+        (Transient("429", code="http_429", retry_after=3600), 60),
+        (Transient("429", code="http_429"), 0),
+        (Transient("503", code="http_503", retry_after=20), 0),
+    ],
+)
+async def test_a_host_that_asks_for_patience_is_left_alone_by_everybody(
+    extractor: Extractor, error: Transient, held: float
+) -> None:
+    job = summarize({URLS[0]: error}, ScriptedLlm("x"), extractor)
+    with pytest.raises(Transient) as raised:
+        await job.scrape(Alone(URLS[0]))
+    assert raised.value.hold_lane_seconds == held
+
+
+async def test_a_crawl_delay_is_kept_over_all_workers(extractor: Extractor) -> None:
+    """Robots.txt is asked for once; two pages may be fetched at once, so the pause is for both."""
+    settings = FetchSettings(allow_networks=ALLOWED)
+    async with Site() as site, Http(settings=settings) as http:
+        site.answer("/robots.txt", "User-agent: *\nCrawl-delay: 3\n", content_type="text/plain")
+        site.answer("/a", article("bread"))
+        job = module.Summarize(http, extractor, ScriptedLlm("x"), host_limit=2)
+        done = await job.scrape(Alone(site.url("/a")))
+        assert done.hold_lane_seconds == 6
+        assert [one.path for one in site.requests] == ["/robots.txt", "/a"]
+        rude = Http(settings=replace(settings, robots=False))
+        job = module.Summarize(rude, extractor, ScriptedLlm("x"))
+        assert (await job.scrape(Alone(site.url("/a")))).hold_lane_seconds == 0
+        await rude.close()
+
+
+async def test_plain_text_is_its_own_text(extractor: Extractor) -> None:
+    url = URLS[0]
+    page = Page(url, 200, Headers({"Content-Type": "text/plain"}), b"\n <p>not a tag</p>\x00 \n")
+    job = summarize({url: page}, ScriptedLlm("x"), extractor)
+    done = await job.scrape(Alone(url))
+    assert done.result["text"] == "<p>not a tag</p>"
 
 
 async def test_a_retry_does_not_repeat_a_finished_stage(

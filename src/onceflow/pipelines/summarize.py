@@ -12,10 +12,12 @@ from hashlib import blake2b
 from typing import Any
 from urllib.parse import urlsplit
 
-from onceflow import Done, Item, Lane, Pause, Permanent, Pipeline, Stage, Usage, Work
+from onceflow import Done, Item, Lane, Pause, Permanent, Pipeline, Stage, Transient, Usage, Work
 from onceflow.clients import Extracted, Extractor, Http, Llm, Page, canonical
 from onceflow.clients.llm import STAGE_CODES, SUMMARY_PROMPT, Stream
 from onceflow.clients.llm import Usage as LlmUsage
+from onceflow.clients.text import clean
+from onceflow.core.errors import HandlerError
 from onceflow.pipelines.same import Pages, address_of, mark_of
 
 NAME = "summarize"
@@ -25,6 +27,9 @@ DIGEST_CHARS_MAX = 200_000
 LISTED_CHARS_MAX = 4_000_000
 """How much of summaries and reasons one digest lists; of the rest it has the addresses."""
 ADDRESSES_CHARS_MAX = 8_000_000
+PLAIN_CHARS_MAX = 5_000_000
+HOLD_SECONDS_MAX = 60.0
+"""For how long one answer of a host keeps all its pages waiting."""
 NOTHING = "nothing to summarize: the page has no text"
 WAY_ON = {
     "wrong_key": "set OPENAI_API_KEY to a key that the provider takes",
@@ -54,17 +59,40 @@ class Summarize:
         """Fetch the page (only if it changed since the last time) and find its text."""
         before: dict[str, Any] | None = await work.result("scrape")
         known = before or {}
-        page = await self.http.page(
-            work.key, etag=known.get("etag"), last_modified=known.get("last_modified")
-        )
+        try:
+            page = await self.http.page(
+                work.key, etag=known.get("etag"), last_modified=known.get("last_modified")
+            )
+        except Transient as error:
+            if error.code == "http_429" and error.retry_after:  # it means the host, not this page
+                error.hold_lane_seconds = min(error.retry_after, HOLD_SECONDS_MAX)
+            raise
+        hold = await self._crawl_delay(page.url)
         if page.status == 304 and before is not None:
-            return Done({**before, "unchanged": True}, events=["scrape_finished"])
-        extracted = await self.extractor.extract(page.text, url=page.url)
+            again = {**before, "unchanged": True}
+            return Done(again, events=["scrape_finished"], hold_lane_seconds=hold)
+        extracted = await self._extracted(page)
         return Done(
             _scraped(page, extracted),
             events=["scrape_finished"],
             aliases=_aliases(work.key, page, extracted),
+            hold_lane_seconds=hold,
         )
+
+    async def _extracted(self, page: Page) -> Extracted:
+        if page.content_type == "text/plain":  # all of it is the text
+            return Extracted(text=clean(page.text).strip()[:PLAIN_CHARS_MAX], method="plain")
+        return await self.extractor.extract(page)
+
+    async def _crawl_delay(self, url: str) -> float:
+        """For how long nobody may ask this host again: as many may at once, so much longer."""
+        if not self.http.settings.robots:
+            return 0.0
+        try:
+            delay = (await self.http.robots(url)).crawl_delay  # known since the page was fetched
+        except HandlerError:
+            return 0.0
+        return (delay or 0.0) * self.host_limit
 
     async def summarize(self, work: Work) -> Done:
         """Summarize the text, telling the watchers each part as it comes."""

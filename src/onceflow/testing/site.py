@@ -20,7 +20,8 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 
-from onceflow.clients.http import Headers, Http, Page, check_status
+from onceflow.clients.http import AGENT, Headers, Http, Page, check_status
+from onceflow.clients.robots import Rules
 from onceflow.clients.urls import canonical
 from onceflow.core.errors import Permanent
 
@@ -287,6 +288,10 @@ class FakeHttp(Http):
         if isinstance(page, Page):
             return page
         return Page(key, 200, Headers({"Content-Type": "text/html"}), str(page).encode())
+
+    async def robots(self, url: str) -> Rules:
+        """There is no robots.txt: everything is allowed."""
+        return Rules(None, AGENT)
 
     async def page(
         self,

@@ -14,7 +14,8 @@ import os
 import struct
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ SEND_CHARS = 64 * 1024  # a page goes to its child in pieces, so that it is here
 PAGES_PER_CHILD = 1_000  # then a fresh one: parsers of strangers' pages leak
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Extracted:
     """What a page says. Empty `text` means that there is none, not that something failed.
 
@@ -50,9 +51,28 @@ class Extracted:
     site_name: str = ""
     language: str = ""
     canonical: str | None = None  # only if it is of the same site
-    links: tuple[str, ...] = ()  # absolute and canonical; each is judged again when it is fetched
+    hrefs: tuple[str, ...] = field(default=(), repr=False)  # as the page writes its links
+    base: str | None = None  # what they are relative to; without it there are no links
+    links_max: int = field(default=1_000, repr=False)
     method: str = "none"
     doubtful: bool = False  # characters were replaced, or header and page name different charsets
+
+    @cached_property
+    def links(self) -> tuple[str, ...]:
+        """Absolute and canonical; each is judged again when it is fetched.
+
+        Worked out when asked for: it takes as long as all the rest that is done here with a page.
+        """
+        if self.base is None:
+            return ()
+        base = parse_url(self.base)
+        links: dict[str, None] = {}
+        for href in self.hrefs:
+            with contextlib.suppress(Permanent):
+                links[parse_url(href, base=base).href] = None
+            if len(links) >= self.links_max:
+                break
+        return tuple(links)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,25 +139,23 @@ class Extractor:
             site_name=line("sitename"),
             language=line("language", 35),
             canonical=_canonical(line("canonical", 2048), url),
-            links=self._links(answer, url),
+            hrefs=tuple(str(href) for href in answer.get("hrefs") or ()),
+            base=_base(str(answer.get("base") or ""), url),
+            links_max=self.settings.links_max,
             method=str(answer.get("method") or "none"),
             doubtful=bool(answer.get("doubtful")),
         )
 
-    def _links(self, answer: dict[str, Any], url: str | None) -> tuple[str, ...]:
-        if url is None:
-            return ()
-        base = parse_url(url)
-        with contextlib.suppress(Permanent):
-            if answer.get("base"):
-                base = parse_url(str(answer["base"]), base=base)
-        links: dict[str, None] = {}
-        for href in answer.get("hrefs") or ():
-            with contextlib.suppress(Permanent):
-                links[parse_url(str(href), base=base).href] = None
-            if len(links) >= self.settings.links_max:
-                break
-        return tuple(links)
+
+def _base(named: str, url: str | None) -> str | None:
+    """What a page's links are relative to: its `<base>`, if that is one, else its own address."""
+    if url is None:
+        return None
+    page = parse_url(url)
+    with contextlib.suppress(Permanent):
+        if named:
+            return parse_url(named, base=page).href
+    return page.href
 
 
 def _canonical(href: str, url: str | None) -> str | None:

@@ -266,6 +266,8 @@ class Manager:
         if isinstance(request, Add) and value.new > sum(len(one.leases) for one in claimed):
             # There was no room, or a claim under way reserved it and looked before this commit.
             self._scheduler.wake((request.pipeline.name, request.pipeline.first.name))
+        if isinstance(request, Add) and request.has_ceiling:
+            self._scheduler.wake()  # a run that was halted may go on, in any stage
         self._assign()
         self._bus.poke()
         _tell(answer, value)

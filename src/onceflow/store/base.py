@@ -99,6 +99,11 @@ class Add:
     max_tokens: int | None = None
     max_cost: float | None = None
 
+    @property
+    def has_ceiling(self) -> bool:
+        """Whether a run that was halted may go on after it."""
+        return self.max_tokens is not None or self.max_cost is not None
+
 
 @dataclass(frozen=True, slots=True)
 class Swept:

@@ -170,7 +170,7 @@ class PostgresStore:
         async def work(db: Transaction) -> tuple[Added, list[Claimed]]:
             added = await write.add(db, add, first)
             claimed = await write.claim_all(db, claims, worker, self._bounded)
-            db.tell = added.new > sum(len(one.leases) for one in claimed)
+            db.tell = add.has_ceiling or added.new > sum(len(one.leases) for one in claimed)
             return added, claimed
 
         added, claimed = await self._write(

@@ -136,6 +136,7 @@ class SqliteStore:
             now = self.now()
             added = write.add(db, add, now)
             claimed = [write.claim(db, wish, worker, now) for wish in claims]
+            self._touch |= add.has_ceiling
             self._touch |= added.new > sum(len(one.leases) for one in claimed)
             return added, claimed
 

@@ -229,6 +229,24 @@ class ClaimSuite:
             assert not (await rig.claim("summarize")).leases
             assert "token" in (await rig.run("r1"))["halted"]
 
+    async def test_a_run_goes_on_when_it_is_given_a_higher_ceiling(
+        self, make_store: MakeStore
+    ) -> None:
+        async with Rig(make_store) as rig:
+            await rig.add(["a", "b"], max_tokens=100, max_cost=5.0)
+            await rig.finish(await rig.lease("scrape"), Done({}, usage=Usage(tokens=100)))
+            await rig.add([], max_tokens=100)
+            assert not (await rig.claim("scrape")).leases, "that is no higher"
+
+            await rig.add([], max_tokens=101)
+
+            assert (await rig.run())["halted"] is None
+            lease = await rig.lease("scrape")
+            await rig.finish(lease, Done({}, usage=Usage(tokens=0, cost=5.0)))
+            assert "cost" in (await rig.run())["halted"]
+            await rig.add(["a"])
+            assert "cost" in (await rig.run())["halted"], "adding alone opens nothing"
+
     # --- limits and pauses ---
 
     async def test_a_limit_counts_the_live_leases_of_all_workers(

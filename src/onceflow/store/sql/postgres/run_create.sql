@@ -1,5 +1,12 @@
--- a run begins, and its row is locked; the caller made up its id, so beginning it again is harmless.
-INSERT INTO run AS r (id, pipeline, created_at, max_items, max_depth, max_tokens, max_cost, gate, gate_stage)
+-- a run begins, and its row is locked; the caller made up its id, so beginning it again is harmless. It may be
+-- given other ceilings.
+INSERT INTO run (id, pipeline, created_at, max_items, max_depth, max_tokens, max_cost, gate, gate_stage)
 VALUES (:id, :pipeline, clock_ms(:now), :max_items, :max_depth, :max_tokens, :max_cost, :gate, :gate_stage)
-ON CONFLICT (id) DO UPDATE SET id = r.id
-RETURNING r.id, r.pipeline, r.sealed, r.accepted, r.max_items, r.max_depth
+ON CONFLICT (id) DO UPDATE
+   SET max_tokens = coalesce(excluded.max_tokens, run.max_tokens),
+       max_cost = coalesce(excluded.max_cost, run.max_cost),
+       halted = CASE WHEN run.tokens >= coalesce(excluded.max_tokens, run.max_tokens)
+                     THEN 'its token ceiling is reached'
+                     WHEN run.cost >= coalesce(excluded.max_cost, run.max_cost)
+                     THEN 'its cost ceiling is reached' END
+RETURNING run.id, run.pipeline, run.sealed, run.accepted, run.max_items, run.max_depth

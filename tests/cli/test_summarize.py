@@ -111,6 +111,24 @@ def test_a_missing_file_of_urls_is_a_bad_url_that_says_so(on: Call) -> None:
     assert "nowhere.txt has no scheme" in answer.err
 
 
+def test_without_urls_what_is_open_is_worked_on(
+    on: Call, call: Call, web: Loopback, tmp_path: Path
+) -> None:
+    answer = call("summarize", "--db", "none.db")
+    assert (answer.code, "name URLs" in answer.err) == (2, True)
+    assert not (tmp_path / "none.db").exists()
+    urls = web.articles(2)
+    web.model_answers()
+    added = on("summarize", *urls, "--add-only")
+    assert (added.code, "onceflow worker summarize" in added.out) == (0, True)
+
+    answer = on("summarize", *ALLOW, *web.model)
+
+    assert (answer.code, "2 done" in answer.out) == (0, True)
+    assert len(summaries(tmp_path / "summaries")) == 2
+    assert (tmp_path / "summaries" / "digest.md").exists()
+
+
 def test_damaged_files_are_mended_by_the_same_command(
     on: Call, web: Loopback, tmp_path: Path
 ) -> None:
@@ -181,6 +199,12 @@ def test_a_ceiling_stops_new_calls_and_says_so(on: Call, web: Loopback) -> None:
     assert answer.code == 1
     assert "the run is halted" in answer.out
     assert sum(web.summarized.values()) < 4
+
+    again = on("summarize", *urls, *ALLOW, *web.model, "--max-tokens", 100_000)
+
+    assert (again.code, "3 done" in again.out) == (0, True)
+    assert sum(web.summarized.values()) == 4
+    assert len(on("runs", "--json").lines) == 1
 
 
 def test_words_language_and_a_prompt_of_ones_own_reach_the_model(

@@ -85,6 +85,12 @@ def summarize(
     settings = engine.settings(common)
     folder = out_folder(common, out)
     pipeline, flow = ready_flow(common, options, settings)
+    path = getattr(flow.store, "path", None)
+    if not urls and path is not None and not path.exists():
+        raise UsageError(
+            "name URLs, a file with one a line, or - for stdin; without any, what is open in the "
+            f"database is worked on, and there is no database {path} yet"
+        )
     from onceflow.pipelines.folder import alone
 
     wishes = Wishes(

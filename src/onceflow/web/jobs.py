@@ -44,7 +44,7 @@ def the_desk(request: Request) -> Desk:
 
 
 At = Annotated[Desk, Depends(the_desk)]
-JobId = Annotated[int, Path(ge=1, le=ID_MAX)]
+JobId = Annotated[int, Path(ge=1, le=ID_MAX, examples=[1])]
 IdempotencyKey = Annotated[
     str | None,
     Header(

@@ -11,11 +11,13 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
+import h11
 import uvicorn
 from fastapi import FastAPI
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from onceflow.web.app import stop_streams
+from onceflow.web.problems import Problem
 
 HEADER_SECONDS = 10.0
 READER_SECONDS = 30.0
@@ -52,6 +54,19 @@ def protocol(header_seconds: float, reader_seconds: float) -> type[asyncio.Proto
             self._found()
             self._read()
             super().connection_lost(exc)
+
+        def send_400_response(self, msg: str) -> None:
+            """What is no HTTP at all gets a problem too."""
+            answer = Problem(400, "bad-request", "this is not an HTTP/1.1 request").response()
+            headers = [(name, value) for name, value in answer.raw_headers]
+            start = h11.Response(
+                status_code=400,
+                headers=[*headers, (b"connection", b"close")],
+                reason=b"Bad Request",
+            )
+            for event in (start, h11.Data(data=bytes(answer.body)), h11.EndOfMessage()):
+                self.transport.write(self.conn.send(event) or b"")
+            self.transport.close()
 
         def _idle(self) -> bool:
             cycle: Any = self.cycle
@@ -126,6 +141,7 @@ def make_server(
         lifespan="on",
         log_config=None,
         access_log=False,
+        log_level="error",
         server_header=False,
         proxy_headers=False,
         root_path=root_path,

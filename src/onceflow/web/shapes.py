@@ -45,14 +45,17 @@ class ProblemOut(BaseModel):
 
 
 class NewJob(Given):
-    url: Annotated[str, Field(min_length=1, max_length=URL_CHARS_MAX)]
+    url: Annotated[
+        str,
+        Field(min_length=1, max_length=URL_CHARS_MAX, examples=["https://a.test/article"]),
+    ]
 
 
 class NewRun(Given):
-    pipeline: Name
+    pipeline: Annotated[Name, Field(examples=["ingest"])]
     keys: Annotated[
         list[Annotated[str, Field(min_length=1, max_length=URL_CHARS_MAX)]],
-        Field(min_length=1, max_length=KEYS_MAX),
+        Field(min_length=1, max_length=KEYS_MAX, examples=[["https://a.test/article"]]),
     ]
 
 

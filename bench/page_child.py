@@ -17,6 +17,8 @@ from bench.child import NOT_INSTALLED
 from bench.machine import cpu_seconds_of
 
 AT_ONCE = 8
+DIGEST_WORDS = 200
+DIGEST_CHARS_MAX = 200_000
 
 Task = dict[str, Any]
 Get = Callable[[str], Awaitable[bytes]]
@@ -127,7 +129,8 @@ def fetch_scrapy(task: Task) -> dict[str, float]:
 
 
 async def whole_loop(task: Task) -> dict[str, float]:
-    """One process: aiohttp, trafilatura and the same summarizer, one page after another."""
+    """One process: aiohttp, trafilatura and the same summarizer, one page after another, and a
+    digest as the pipeline makes one."""
     import aiohttp
     import trafilatura
 
@@ -135,17 +138,21 @@ async def whole_loop(task: Task) -> dict[str, float]:
 
     summary("Warm up the model. It is loaded once. That is not counted.")
     trafilatura.extract("<html><body><p>Warm up.</p></body></html>", fast=True)
-    done = 0
+    summaries: list[str] = []
     began, cpu = time.perf_counter(), cpu_seconds()
     async with aiohttp.ClientSession() as session:
         for path in task["paths"]:
             async with session.get(f"{task['base']}{path}") as response:
                 html = await response.text()
             text = trafilatura.extract(html, fast=True, include_comments=False)
-            if text:
-                summary(text)
-            done += 1
-    return answer(done, time.perf_counter() - began, cpu_seconds() - cpu)
+            summaries.append(" ".join(summary(text)) if text else "")
+    summary(all_of(summaries), DIGEST_WORDS)
+    return answer(len(summaries), time.perf_counter() - began, cpu_seconds() - cpu)
+
+
+def all_of(summaries: list[str]) -> str:
+    """What the pipeline makes its digest of."""
+    return "\n\n".join(filter(None, summaries))[:DIGEST_CHARS_MAX]
 
 
 def parts() -> Any:
@@ -199,11 +206,12 @@ async def whole_onceflow(task: Task) -> dict[str, float]:
 
 
 async def whole_handlers(task: Task) -> dict[str, float]:
-    """The same clients in the same order, with no engine and no database."""
+    """The same clients in the same order, and a digest, with no engine and no database."""
     made = parts()
     await warm(made, task)
     left = iter(task["paths"])
     texts: asyncio.Queue[str | None] = asyncio.Queue(maxsize=20)
+    summaries: list[str] = []
 
     async def scrape() -> None:
         for path in left:
@@ -213,8 +221,7 @@ async def whole_handlers(task: Task) -> dict[str, float]:
 
     async def summarize() -> None:
         while (text := await texts.get()) is not None:
-            if text:
-                await made.llm.summarize(text).read()
+            summaries.append(await made.llm.summarize(text).read() if text else "")
 
     began, cpu = time.perf_counter(), cpu_seconds()
     async with asyncio.TaskGroup() as tasks:
@@ -224,6 +231,7 @@ async def whole_handlers(task: Task) -> dict[str, float]:
         await asyncio.gather(*scrapes)
         for _ in range(AT_ONCE):
             await texts.put(None)
+    await made.llm.summarize(all_of(summaries), words=DIGEST_WORDS).read()
     seconds, cpu = time.perf_counter() - began, cpu_seconds() - cpu
     await closed(made)
     return answer(len(task["paths"]), seconds, cpu)

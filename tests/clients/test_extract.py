@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from onceflow.clients import Extractor, ExtractSettings
+from onceflow.clients import Extractor, ExtractSettings, Headers, Page
 from onceflow.clients.extract import CHILD
 from onceflow.core.errors import Permanent
 
@@ -296,6 +296,15 @@ async def test_D21_a_child_killed_from_outside(tmp_path: Path) -> None:
         assert await waiting == "transient extract_failed"
         assert (await extractor.extract("good")).text == "good"
     asyncio.get_running_loop().remove_signal_handler(signal.SIGUSR1)
+
+
+async def test_all_of_a_plain_text_is_its_text(extractor: Extractor) -> None:
+    text = "A title\n\nif a < b and c > d: print('Grüße')\n"
+    page = Page(URL, 200, Headers({"Content-Type": "text/plain; charset=utf-8"}), text.encode())
+    found = await extractor.extract(page)
+    assert (found.text, found.method, found.links) == (text.strip(), "plain", ())
+    empty = await extractor.extract(Page(URL, 200, Headers({"Content-Type": "text/plain"}), b" "))
+    assert (empty.text, empty.method) == ("", "none")
 
 
 async def test_a_cancelled_extraction_does_not_answer_the_next_one(tmp_path: Path) -> None:

@@ -64,6 +64,9 @@ def extract(request: dict[str, Any]) -> dict[str, Any]:
     html: str = request["html"]
     found: dict[str, Any] = {"text": "", "markdown": "", "method": "none"}
     found["doubtful"] = request.get("doubtful", False)
+    if request.get("plain"):
+        text = html[: request.get("chars_max")].strip()
+        return found | {"text": text, "method": "plain" if text else "none"}
     whole = not _is_too_much(html)
     tree, sound = _parse(html if whole else html[:GLANCE_CHARS])
     if tree is not None:

@@ -100,12 +100,14 @@ class Extractor:
         """Raises `Permanent` or `Transient` with the code `extract_failed`, and nothing else.
 
         A `Page` is also decoded in the child, which spares this process a large page's text; `url`
-        defaults to its own. Markdown takes about a quarter more time: it is made if asked for.
+        defaults to its own, and all of a `text/plain` page is its text. Markdown takes about a
+        quarter more time: it is made if asked for.
         """
         pool = await self._pools.get()
         url = page.url if url is None and isinstance(page, Page) else url
         chars_max = self.settings.text_chars_max
-        request = {"url": url, "markdown": markdown, "chars_max": chars_max}
+        plain = isinstance(page, Page) and page.content_type == "text/plain"
+        request = {"url": url, "markdown": markdown, "chars_max": chars_max, "plain": plain}
         async with pool.child() as child:
             answer = await child.ask(request, page, shown(url or "the page"))
         return self._result(answer, url)

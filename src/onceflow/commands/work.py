@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import json
 import logging
 import os
@@ -10,8 +11,14 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext, suppress
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import (
+    AbstractAsyncContextManager,
+    asynccontextmanager,
+    contextmanager,
+    nullcontext,
+    suppress,
+)
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from hashlib import blake2b
@@ -38,6 +45,7 @@ if TYPE_CHECKING:
 TELL_SECONDS = 60.0
 """How often a worker says what it has done, if it has done anything."""
 AGAIN_SECONDS = 0.5
+ALONE_SECONDS = 10.0
 HELPER_SECONDS = 40.0
 """How long a helping worker has to stop; it has its own grace time."""
 
@@ -241,7 +249,8 @@ async def _run(flow: Flow, job: _Job) -> Report:
     report = Report(job.pipeline.name, duplicate=job.found.duplicate, refused=job.found.refused)
     report.refusals = [{"line": one.line, "why": one.why} for one in job.found.refusals]
     async with flow:
-        async with job.wishes.alone() if job.wishes.alone else nullcontext():
+        more = job.wishes.alone() if job.wishes.alone else nullcontext()
+        async with _alone(getattr(flow.store, "path", None)), more:
             adding = await _begin(flow, job, report)
         if job.wishes.add_only:
             await adding.rest()
@@ -289,6 +298,26 @@ async def _run(flow: Flow, job: _Job) -> Report:
             report.interrupted = stopper.stopping.is_set()
         report.out, report.unwritten = beside.report()
         return await _settle(flow, report, job.where)
+
+
+@asynccontextmanager
+async def _alone(database: Path | None) -> AsyncIterator[None]:
+    """While a run is looked for and begun, nobody else does so beside this database file. Who waits
+    for too long goes on: two runs of the same keys are no harm, only two digests."""
+    if database is None:
+        yield
+        return
+    folder = os.open(database.parent, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        for _ in range(int(ALONE_SECONDS / 0.05)):
+            try:
+                fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except OSError:  # held, or a file system that has no locks
+                await asyncio.sleep(0.05)
+        yield
+    finally:
+        os.close(folder)
 
 
 async def _begin(flow: Flow, job: _Job, report: Report) -> _Adding:

@@ -8,8 +8,7 @@ import pytest
 
 from onceflow import Settings
 from onceflow.commands.common import Engine
-from onceflow.commands.config import TABLES, tables, variable_of
-from onceflow.engine.settings import CONFIG_BYTES_MAX
+from onceflow.commands.config import CONFIG_BYTES_MAX, TABLES, tables, variable_of
 from tests.cli.conftest import Call
 
 WRONG_FILES = {

@@ -16,14 +16,18 @@ from pathlib import Path
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from onceflow.core.errors import SettingsError
-from onceflow.engine.settings import CONFIG_BYTES_MAX, CONFIG_FILE, PLACES, Settings
+from onceflow.engine.settings import Settings
 
+CONFIG_FILE = "onceflow.toml"
+CONFIG_BYTES_MAX = 1024 * 1024
 PREFIX = "ONCEFLOW_"
 NOT_OURS = f"{PREFIX}TEST_"
 """Variables of the test suite."""
 YES, NO = frozenset({"1", "true", "yes", "on"}), frozenset({"0", "false", "no", "off"})
 OUT_DEFAULT = "summaries"
 PLACE_DEFAULTS = {"db": "onceflow.db", "model": "embedded", "out": OUT_DEFAULT, "contact": None}
+PLACES = frozenset(PLACE_DEFAULTS)
+"""What may stand in the file outside of its tables: what the commands have flags for."""
 
 
 @dataclass(frozen=True, slots=True)

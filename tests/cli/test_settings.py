@@ -1,14 +1,24 @@
 """Settings: the design's numbers, where they come from, and what is refused by name (C01, C02)."""
 
+import math
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from onceflow import Settings
+from onceflow.commands.config import CONFIG_BYTES_MAX, Config, read_file
 from onceflow.core.errors import SettingsError
-from onceflow.engine.settings import CONFIG_BYTES_MAX, RANGES, load, read_file
+from onceflow.engine.settings import RANGES
+
+
+def load(
+    file: Path | None = None, environment: Mapping[str, str] | None = None, **given: Any
+) -> tuple[Settings, dict[str, str]]:
+    settings, origins = Config(file, environment).made("engine", **given)
+    return settings, origins
 
 
 def test_the_defaults_are_the_numbers_of_the_design() -> None:
@@ -85,7 +95,7 @@ def test_C01_an_empty_file_means_the_defaults(tmp_path: Path) -> None:
         (b"[engine]\nx = '\xff'\n", "line 2: it is not UTF-8 text"),
         (b"engine = 5\n", r"engine must be a table, \[engine\]"),
         (b"scan_second = 5\n", "there is no 'scan_second'; there are contact"),
-        (b"[enginee]\n", "there is no 'enginee'; there are contact, db, model, out and"),
+        (b"[enginee]\n", "there is no 'enginee'; there are contact, db, model, out, "),
         (b"db = 5\n", "db is 5; it must be text"),
     ],
     ids=[
@@ -155,8 +165,8 @@ def test_what_the_commands_have_flags_for_may_stand_in_the_file(tmp_path: Path) 
         ("queue_max", -1, "queue_max is -1; it must be between"),
         ("scan_seconds", 0, "scan_seconds is 0.0; it must be between 0.05 and 86400"),
         ("health_seconds", -1, "health_seconds is -1.0; it must be between"),
-        ("grace_seconds", "nan", "grace_seconds is nan; it must be between"),
-        ("cleanup_seconds", "inf", "cleanup_seconds is inf; it must be between"),
+        ("grace_seconds", math.nan, "grace_seconds is nan; it must be between"),
+        ("cleanup_seconds", math.inf, "cleanup_seconds is inf; it must be between"),
         ("cpu_processes", 5000, "cpu_processes is 5000; it must be between 0 and 1024"),
     ],
 )

@@ -356,19 +356,19 @@ async def test_M08_the_key_is_nowhere(
 async def test_M09_a_wrong_key_pauses_the_stage(
     run: Bench, site: Site, model: Provider, tmp_path: Path, status: int
 ) -> None:
-    """Three hundred items: none fails, hardly one asks, and one message says what to do."""
+    """A hundred and twenty items: none fails, hardly one asks, and one message says what to do."""
     model.refuses(status, {"error": {"message": "Incorrect API key provided"}})
     table = pipeline(run.http, run.extractor, model.llm)
-    for number in range(300):
+    for number in range(120):
         site.answer(f"/{number}", article(f"{MARK} {number}"))
     async with onceflow.open(tmp_path / "key.db", table) as flow:
-        await flow.add(table, [site.url(f"/{number}") for number in range(300)])
+        await flow.add(table, [site.url(f"/{number}") for number in range(120)])
         paused = [one async for one in flow.run_until_idle() if one.kind == "paused"]
         assert len({json.dumps(dict(one.data)) for one in paused}) == 1
         assert "Incorrect API key" in json.dumps(dict(paused[0].data))
         assert await flow.items(table, phase="failed") == []
         waiting = await flow.items(table, stage="summarize", limit=1000)
-        assert len(waiting) == 300
+        assert len(waiting) == 120
         assert {item.state for item in waiting} == {"scraped"}
         assert all(item.attempt == 0 for item in waiting), "it cost no attempt"
         assert model.hostile <= 10  # what was under way when the first answer came
@@ -376,7 +376,7 @@ async def test_M09_a_wrong_key_pauses_the_stage(
         await flow.resume(table, "summarize")
         await flow.drain()
         done = await flow.items(table, stage="summarize", state="completed", limit=1000)
-        assert len(done) == 300
+        assert len(done) == 120
         assert await flow.audit() == []
 
 

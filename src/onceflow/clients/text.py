@@ -69,6 +69,11 @@ _UNWANTED_RE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff
 
 _MARKUP = re.compile(r"<(?:!doctype|html|head|body|p|div|article|br)\b", re.IGNORECASE)
 _HIDDEN = re.compile(r"<(script|style|noscript|template|svg|head)\b|<(!--)", re.IGNORECASE)
+# Tags with nothing between them that can be passed over at once: a million of them are no work.
+_TAGS = re.compile(
+    r"(?:<(?!script\b|style\b|noscript\b|template\b|svg\b|head\b|!)[^<>]*+>\s*+)++",
+    re.IGNORECASE,
+)
 _BLOCK = re.compile(
     r"</?(?:p|div|br|li|ul|ol|h[1-6]|tr|table|section|article|header|footer|nav|main|blockquote"
     r"|pre|title|option|dt|dd)\b",
@@ -166,6 +171,10 @@ def strip_markup(text: str, *, is_html: bool = False, chars_max: int | None = No
     at = 0
     while (start := text.find("<", at)) != -1:
         parts.append(text[at:start])
+        if tags := _TAGS.match(text, start):
+            at = tags.end()
+            parts.append("\n\n" if _BLOCK.search(text, start, at) else " ")
+            continue
         if hidden := _HIDDEN.match(text, start):
             # Looked for once: an end that is missing means that the rest of the page is hidden.
             end_mark = "-->" if hidden.group(2) else f"</{hidden.group(1)}"

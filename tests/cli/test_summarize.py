@@ -161,6 +161,7 @@ def test_what_failed_is_listed_with_its_reason_and_how_to_look(
     assert "answered 404" in (tmp_path / "summaries" / "digest.md").read_text()
     assert "(code http_404); `onceflow retry` opens it again" in on("why", urls[1]).out
     assert on("why", urls[1].upper().replace("/GONE", "/x/../gone#here")).code == 0
+    assert "retried 1 item" in on("retry", urls[1]).out, "its lanes are known without a file"
 
 
 def test_m09_a_wrong_key_is_one_message_that_says_how_to_go_on(

@@ -14,6 +14,7 @@ from onceflow import Flow, Pipeline
 from onceflow.commands.common import Common, Flag, check_pipeline, find_item, find_run
 from onceflow.commands.output import OK, SOME_FAILED, Out, UsageError
 from onceflow.commands.program import pipelines_of
+from onceflow.commands.ready import ready_pipelines
 from onceflow.commands.text import many, plain, seconds_of
 from onceflow.core.errors import UnknownItem
 from onceflow.engine.flow import Acted
@@ -146,8 +147,17 @@ def _act(
     if keys and not _only_pipeline(which):
         raise UsageError(f"give keys or a filter to {command}, not both")
     programs = [] if file is None else pipelines_of(file)
+    if command == "retry" and file is None:
+        programs = asyncio.run(_ready_here(common))
     flow = common.existing(*programs)
     return asyncio.run(_perform(flow, command, keys, which, programs, common.out, options))
+
+
+async def _ready_here(common: Common) -> list[Pipeline]:
+    """The ready pipelines that this database has: their lanes are known without a file."""
+    async with common.existing() as flow:
+        names = {row["name"] for row in await flow.store.read("pipelines")}
+    return ready_pipelines(common, names)
 
 
 def _only_pipeline(which: Which) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Collection
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -97,6 +98,16 @@ def ready_flow(common: Common, options: Options, settings: Any) -> tuple[Pipelin
     flow = common.flow(pipeline, settings=settings)
     job.pages.flow = flow
     return pipeline, flow
+
+
+def ready_pipelines(common: Common, names: Collection[str]) -> list[Pipeline]:
+    """Those of the ready pipelines that are named."""
+    from onceflow.commands.ingest import Reading, ingest_jobs
+
+    if not {"summarize", "ingest"}.intersection(names):
+        return []
+    ingest, summarize = ingest_jobs(common, Reading(), auto_generate=False)
+    return [each for each in (summarize.pipeline(), ingest.pipeline()) if each.name in names]
 
 
 def helper_command(common: Common, options: Options, engine: Engine) -> list[str]:

@@ -12,6 +12,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
+from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 import onceflow
@@ -25,7 +26,7 @@ from onceflow import (
     StoreUnavailable,
 )
 from onceflow.core.errors import UnknownItem
-from onceflow.web import events, items, jobs, stats
+from onceflow.web import events, items, jobs, pages, stats
 from onceflow.web.desk import Desk
 from onceflow.web.feed import Feed
 from onceflow.web.guard import LOOPBACK, Guard, Rules
@@ -85,8 +86,9 @@ def create_app(
         redirect_slashes=False,
         responses={"default": {"description": "A problem", "model": ProblemOut}},
     )
-    for router in (jobs.router, items.router, events.router, stats.router):
+    for router in (jobs.router, items.router, events.router, stats.router, pages.router):
         app.include_router(router)
+    app.mount("/static", StaticFiles(directory=pages.STATIC), name="static")
     _answer_errors(app)
     rules = Rules((*LOOPBACK, *(host.lower() for host in hosts)), token, body_seconds=body_seconds)
     app.add_middleware(_Counted)

@@ -78,7 +78,12 @@ class Server:
 
 @contextmanager
 def served(
-    folder: Path, database: str, *flags: object, world: Loopback | None = None, **env: str
+    folder: Path,
+    database: str,
+    *flags: object,
+    world: Loopback | None = None,
+    port: int = 0,
+    **env: Any,
 ) -> Iterator[Server]:
     """A server in a process of its own, until the end of the block."""
     errors = folder / f"serve-{secrets.token_hex(4)}.log"
@@ -88,7 +93,7 @@ def served(
     )
     with errors.open("w") as written:
         process = spawn(
-            "serve", "--port", 0, "--json", *more, *flags,
+            "serve", "--port", port, "--json", *more, *flags,
             cwd=folder, env=environment, stderr=written,
         )  # fmt: skip
         try:

@@ -65,7 +65,7 @@ def two(fresh: Fresh, world: Loopback) -> Callable[..., Any]:
     """Two servers that work on one database."""
 
     @contextmanager
-    def make(kind: str, **env: str) -> Iterator[tuple[list[Server], str]]:
+    def make(kind: str, **env: Any) -> Iterator[tuple[list[Server], str]]:
         with fresh(kind) as (folder, database), ExitStack() as stack:
             servers = [
                 stack.enter_context(served(folder, database, world=world, **env)) for _ in range(2)

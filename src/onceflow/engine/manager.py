@@ -22,13 +22,12 @@ from onceflow.core.transition import (
     Outcome,
     Released,
     Transition,
-    clean,
     decide,
     decode,
     failure,
 )
 from onceflow.engine.attempt import Processes, Way, attempt, past_deadline, way_of
-from onceflow.engine.bus import SNAPSHOT, Bus, Live
+from onceflow.engine.bus import Bus, Live
 from onceflow.engine.coordinator import Coordinator
 from onceflow.engine.health import Health, Tally, report
 from onceflow.engine.heart import Heart, ThreadHeart
@@ -37,7 +36,7 @@ from onceflow.engine.pool import Pool, Processor
 from onceflow.engine.queue import Queues, StageKey
 from onceflow.engine.scheduler import Plan, Scheduler
 from onceflow.engine.settings import Settings
-from onceflow.engine.work import Stream
+from onceflow.engine.streams import Streams
 from onceflow.store.base import Add, Claim, Claimed, Exchanged, Finish, Store, Worker
 
 log = logging.getLogger("onceflow")
@@ -103,7 +102,7 @@ class Manager:
         self._asked: deque[Asked] = deque()
         self._pauses: dict[StageKey, str] = {}
         self._requests: deque[tuple[Add | Directed, asyncio.Future[Any]]] = deque()
-        self._streams: dict[int, Stream] = {}
+        self._streams = Streams(store, bus, settings.partial_seconds)
         self._left_behind: set[asyncio.Task[None]] = set()
         self._news = asyncio.Event()
         self._settled_runs: set[str] = set()
@@ -412,7 +411,7 @@ class Manager:
         lease = one.lease
         if one.processed:
             self._queues.finished(lease.item)
-            self._streams.pop(lease.item, None)
+            self._streams.drop(lease.item)
         if not kept:
             self.tally.lost += 1
             log.info("the lease on %s was lost; its result is dropped", lease.key)
@@ -504,8 +503,7 @@ class Manager:
             outcome = Failed("the handler was cancelled from within", "cancelled", unexpected=True)
         if processor.lease is lease:
             plan.pool.release(processor)
-            if (stream := self._streams.get(lease.item)) is not None and stream.lease is lease:
-                stream.saved = len(stream.text)  # its result says more, and is stored next
+            self._streams.ended(lease)
             if isinstance(outcome, Released) and outcome.pause:
                 self._pauses[plan.key] = outcome.reason
             self._finished.append(Finished(plan, lease, outcome, processed=True))
@@ -523,7 +521,7 @@ class Manager:
         times = [self._scan_at, self._health_at, self._sweep_at]
         opens_at = self._scheduler.opens_at() if self._may_claim() else None
         times += [at for at in (opens_at, self._coordinator.next_at(now)) if at]
-        times += [stream.due for stream in self._streams.values() if stream.unsaved]
+        times += self._streams.due_times()
         times += [at for plan in self._scheduler.plans.values() if (at := _deadline(plan))]
         in_flight = any(_busy(self._scheduler))
         if self._stop_at is not None:
@@ -688,7 +686,7 @@ class Manager:
         self._cancel(processor)
         plan.pool.release(processor)
         self._queues.finished(lease.item)
-        self._streams.pop(lease.item, None)
+        self._streams.drop(lease.item)
 
     def _cancel(self, processor: Processor) -> None:
         """End an attempt. It may take its time, or never notice: the processor does not wait."""
@@ -706,7 +704,7 @@ class Manager:
                 self._cancel(processor)
                 lease = plan.pool.fail(processor, failed.message)
                 self._queues.finished(lease.item)
-                self._streams.pop(lease.item, None)
+                self._streams.drop(lease.item)
                 log.warning("%s: %s", lease.key, failed.message)
                 self.tally.expired += 1
                 self._finished.append(Finished(plan, lease, failed, processed=False))
@@ -780,49 +778,21 @@ class Manager:
             self._loop.call_soon_threadsafe(self._emit, lease, kind, fields)
 
     def _emit(self, lease: Lease, kind: str, fields: dict[str, Any]) -> None:
-        stream = self._streams.get(lease.item)
-        if stream is None or stream.lease is not lease:
-            if not self._scheduler.plans[lease.pipeline, lease.stage].pool.works_on(lease):
-                return  # left behind: its lease was lost, another attempt may be under way
-            stream = self._streams[lease.item] = Stream(lease)
-        offset = len(stream.text)
-        text = fields.get("text")
-        if isinstance(text, str):
-            fields = {**fields, "text": clean(text)}
-            stream.text += fields["text"]
+        if not self._scheduler.plans[lease.pipeline, lease.stage].pool.works_on(lease):
+            return  # left behind: its lease was lost, another attempt may be under way
+        if self._streams.add(lease, kind, fields):
             self._news.set()
-        live = Live(
-            lease.item, lease.pipeline, lease.key, lease.stage, kind, lease.fence, offset, fields
-        )
-        self._bus.push(live)
 
     def streaming(self) -> list[Live]:
-        """The text in progress of every item, for who begins to watch: the deltas go on from it."""
-        return [
-            Live(
-                stream.lease.item, stream.lease.pipeline, stream.lease.key, stream.lease.stage,
-                SNAPSHOT, stream.lease.fence, 0, {"text": stream.text},
-            )
-            for stream in self._streams.values()
-            if stream.text
-        ]  # fmt: skip
+        """The text in progress of every item, for who begins to watch."""
+        return self._streams.snapshots()
 
     async def _save_streams(self, now: float) -> None:
-        """Keep the text in progress, so that who comes late can read what came before."""
-        for stream in list(self._streams.values()):
-            if not stream.unsaved or now < stream.due:
-                continue
-            length = len(stream.text)
-            stream.due = now + self._settings.partial_seconds
-            held = await self._store.renew(stream.lease, stream.text)
-            stream.saved = length
-            if not held:
-                if self._streams.get(stream.lease.item) is stream:
-                    del self._streams[stream.lease.item]
-                for plan, processor in _working(self._scheduler):
-                    if processor.lease is stream.lease:
-                        self._lose(plan, processor, stream.lease)
-                        break
+        """Keep the text in progress, and end attempts whose leases that showed to be lost."""
+        lost = await self._streams.save(now)
+        for plan, processor in _working(self._scheduler) if lost else ():
+            if processor.lease in lost:
+                self._lose(plan, processor, processor.lease)
 
     def run_items(self, run: str, phase: str) -> AsyncIterator[Item]:
         return run_items(self._store, self._pipelines, run, phase)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 from onceflow.core.errors import Permanent
@@ -114,19 +113,3 @@ def work_for(lease: Lease, desk: Desk | None) -> Work:
         lease,
         desk,
     )
-
-
-@dataclass(slots=True)
-class Stream:
-    """The text of one attempt in progress."""
-
-    lease: Lease
-    text: str = ""
-    saved: int = 0
-    """How many characters of it are stored."""
-    due: float = 0.0
-    """When it may be stored next, on the loop's clock."""
-
-    @property
-    def unsaved(self) -> bool:
-        return len(self.text) > self.saved

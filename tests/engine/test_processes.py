@@ -145,6 +145,24 @@ async def test_F18_an_item_that_ends_its_worker_is_failed_as_poison_and_the_othe
         await audited(flow)
 
 
+async def test_F01_what_a_killed_worker_of_this_machine_held_is_not_waited_for(
+    database: Database,
+) -> None:
+    pipeline = quick("wait", 3600)
+    async with database.flow(pipeline) as flow:
+        await flow.add(pipeline, ["a"])
+        async with process(database, "wait", 3600) as killed:
+            await killed.says("began a")
+            killed.send(signal.SIGKILL)
+            await killed.ends()
+        flow.start()
+        item = await until_state(flow, pipeline, "a", "completed")
+        assert await kinds(flow, item.id) == [
+            "added", "claimed", "reclaimed", "claimed", "stage_finished",
+        ]  # fmt: skip
+        await audited(flow)
+
+
 async def test_F17_sigterm_lets_attempts_end_and_claims_nothing_more(database: Database) -> None:
     pipeline = quick("short", 30)
     async with database.flow(pipeline) as flow:

@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import secrets
-import socket
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -35,6 +34,7 @@ from onceflow.engine.health import Health
 from onceflow.engine.heart import Heart, ThreadHeart
 from onceflow.engine.listing import PAGE, known_states, to_event, to_item, to_run
 from onceflow.engine.manager import Manager, Stopped
+from onceflow.engine.neighbours import machine
 from onceflow.engine.settings import Settings
 from onceflow.engine.trigger import Triggered, trigger
 from onceflow.engine.why import why
@@ -80,7 +80,7 @@ def new_run_id() -> str:
 
 def new_worker() -> Worker:
     """This process start. Never a name: two processes with one name would undo each other."""
-    return Worker(secrets.token_hex(8), socket.gethostname(), os.getpid())
+    return Worker(secrets.token_hex(8), machine(), os.getpid())
 
 
 class Flow:

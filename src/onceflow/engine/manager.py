@@ -32,12 +32,14 @@ from onceflow.engine.coordinator import Coordinator
 from onceflow.engine.health import Health, Tally, report
 from onceflow.engine.heart import Heart, ThreadHeart
 from onceflow.engine.listing import run_items
+from onceflow.engine.neighbours import ended, machine
 from onceflow.engine.pool import Pool, Processor
 from onceflow.engine.queue import Queues, StageKey
 from onceflow.engine.scheduler import Plan, Scheduler
 from onceflow.engine.settings import Settings
 from onceflow.engine.streams import Streams
 from onceflow.store.base import Add, Claim, Claimed, Exchanged, Finish, Store, Worker
+from onceflow.store.clock import boot_id
 
 log = logging.getLogger("onceflow")
 
@@ -170,6 +172,7 @@ class Manager:
         fence: asyncio.Task[None] | None = None
         try:
             await self._first_beat()
+            await self._bury_neighbours()
             fence = asyncio.create_task(self._watch_heart())
             while True:
                 try:
@@ -197,6 +200,18 @@ class Manager:
             except StoreUnavailable as error:
                 self._trouble(error)
                 await asyncio.sleep(self._pause())
+
+    async def _bury_neighbours(self) -> None:
+        """Sign off workers of this machine that were killed: what they held is reclaimed now."""
+        if self.worker.host != machine():
+            return
+        try:
+            for worker in ended(await self._store.read("workers"), boot_id()):
+                log.info("worker %s has ended without a word; what it held is taken back", worker)
+                await self._store.leave(worker)
+                self._sweep_at = float("-inf")
+        except StoreUnavailable as error:
+            self._trouble(error)  # at the next health check
 
     async def _cycle(self) -> None:
         now = self._loop.time()
@@ -657,6 +672,7 @@ class Manager:
             if lease is not None and (lease.item, lease.fence) not in held:
                 self._lose(plan, processor, lease)
         await self._adopt()
+        await self._bury_neighbours()
         health = self.health()
         level = logging.DEBUG if health.healthy else logging.WARNING
         log.log(level, "health: %s", "; ".join(health.problems) or "ok")

@@ -104,6 +104,24 @@ def test_bad_lines_are_named_by_their_number_and_do_not_stop_the_others(
     assert (report["done"], report["duplicate"], report["refused"]) == (2, 1, 2)
 
 
+def test_a_url_that_is_too_long_is_a_bad_one_named_briefly(on: Call, web: Loopback) -> None:
+    [url] = web.articles(1)
+    web.model_answers()
+    long = url + "/" + "a" * 10_000
+
+    alone = on("summarize", long, *ALLOW, *web.model)
+    among = on("summarize", long, url, *ALLOW, *web.model, "--json")
+
+    why = rf"a… has {len(long):,} characters; at most 8,192 are accepted"
+    assert alone.code == 2
+    assert f"no usable key; argument 1: {url[:10]}" in alone.err
+    assert why in alone.err
+    assert len(alone.err) < 300
+    assert (among.code, among.object["done"], among.object["refused"]) == (1, 1, 1)
+    assert "the command line: 1 argument refused" in among.err
+    assert why in among.err
+
+
 def test_a_missing_file_of_urls_is_a_bad_url_that_says_so(on: Call) -> None:
     answer = on("summarize", "nowhere.txt")
 

@@ -17,6 +17,8 @@ from onceflow.core.errors import Permanent
 URL_CHARS_MAX = 8192
 HOST_CHARS_MAX = 253
 LABEL_CHARS_MAX = 63
+NAMED_CHARS = 80
+"""How much of a refused URL its message shows: the reason must still be seen behind it."""
 
 DEFAULT_PORTS = {"http": 80, "https": 443}
 
@@ -83,7 +85,7 @@ def parse_url(text: str, *, base: Url | None = None) -> Url:
     if not text:
         raise _bad("is empty", text)
     if len(text) > URL_CHARS_MAX:
-        raise _bad(f"has {len(text)} characters; at most {URL_CHARS_MAX} are accepted", text)
+        raise _bad(f"has {len(text):,} characters; at most {URL_CHARS_MAX:,} are accepted", text)
     if _CONTROL.search(text):
         raise _bad("has a control character inside", text)
     scheme = _SCHEME.match(text)
@@ -202,4 +204,5 @@ def shown(text: str, *, chars_max: int = 200) -> str:
 
 
 def _bad(why: str, text: str) -> Permanent:
-    return Permanent(f"{shown(text)} {why}" if text else f"the URL {why}", code="bad_url")
+    name = shown(text, chars_max=NAMED_CHARS)
+    return Permanent(f"{name} {why}" if text else f"the URL {why}", code="bad_url")

@@ -57,6 +57,8 @@ class Source(Protocol):
     """Where keys come from. It can be read more than once."""
 
     name: str
+    unit: str
+    """What one key is there: a line, or an argument."""
 
     def lines(self) -> Iterator[tuple[int, str | Refusal]]:
         """Each line that is not blank or a comment, with its number from 1."""
@@ -66,6 +68,7 @@ class Arguments:
     """Keys as they were given on the command line."""
 
     name = "the command line"
+    unit = "argument"
 
     def __init__(self, keys: Sequence[str]) -> None:
         self._keys = keys
@@ -76,6 +79,8 @@ class Arguments:
 
 class File:
     """Lines of a file; stdin is spooled, so that it can be read again."""
+
+    unit = "line"
 
     def __init__(self, name: str, opened: IO[bytes]) -> None:
         self.name = name
@@ -106,11 +111,18 @@ def source_of(arguments: Sequence[str], *, as_keys: bool = False) -> Iterator[So
     elif list(arguments) == ["-"] and not as_keys:
         with _spooled(sys.stdin.buffer) as spooled:
             yield File("stdin", spooled)
-    elif len(arguments) == 1 and not as_keys and (path := Path(arguments[0])).exists():
+    elif len(arguments) == 1 and not as_keys and _is_there(path := Path(arguments[0])):
         with _open(path) as opened:
             yield File(str(path), opened)
     else:
         yield Arguments(arguments)
+
+
+def _is_there(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:  # a name that is too long for any file: it is a key
+        return False
 
 
 def _open(path: Path) -> IO[bytes]:

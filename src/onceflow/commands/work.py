@@ -46,6 +46,7 @@ TELL_SECONDS = 60.0
 """How often a worker says what it has done, if it has done anything."""
 AGAIN_SECONDS = 0.5
 ALONE_SECONDS = 10.0
+WHY_CHARS = 240
 HELPER_SECONDS = 40.0
 """How long a helping worker has to stop; it has its own grace time."""
 
@@ -225,7 +226,8 @@ def _nothing(source: Source, found: Survey, pipeline: Pipeline, out: Out) -> int
     """A list without a single key."""
     if found.refused:
         first = found.refusals[0]
-        raise UsageError(f"{source.name} has no usable key; line {first.line}: {first.why}")
+        why = f"{source.unit} {first.line}: {plain(first.why, WHY_CHARS)}"
+        raise UsageError(f"{source.name} has no usable key; {why}")
     out.say(f"{source.name} has no keys in it: nothing to do")
     if out.as_json:
         out.emit(_json(Report(pipeline.name, already=True)))
@@ -623,9 +625,9 @@ def _summary(report: Report, pipeline: Pipeline, where: str, *, add_only: bool) 
 def _tell_refusals(source: Source | None, found: Survey, out: Out) -> None:
     if source is None or not found.refused:
         return
-    out.say(f"{source.name}: {many(found.refused, 'line')} refused")
+    out.say(f"{source.name}: {many(found.refused, source.unit)} refused")
     for one in found.refusals:
-        out.say(f"  line {one.line}: {plain(one.why, 160)}")
+        out.say(f"  {source.unit} {one.line}: {plain(one.why, WHY_CHARS)}")
     if found.refused > len(found.refusals):
         out.say(f"  … and {found.refused - len(found.refusals):,} more")
 

@@ -22,6 +22,7 @@ from yarl import URL as YarlURL
 
 from onceflow.clients import addresses
 from onceflow.clients._connection import Connector, Handler
+from onceflow.clients._frames import refused_framing
 from onceflow.clients.codings import Decoder, codings, too_large
 from onceflow.clients.resolve import Resolver
 from onceflow.clients.settings import FetchSettings
@@ -154,6 +155,10 @@ class Wire:
         length = None if told is None else int(told)
         if cut_at is None and length is not None and length > settings.wire_bytes_max:
             raise too_large(settings.wire_bytes_max, "announced")
+        transfer = message.headers.getall("Transfer-Encoding", None)
+        if transfer and ",".join(transfer).strip().lower() not in ("chunked", "identity"):
+            # Another coding would have to be undone before anything of the page can be read.
+            raise refused_framing("an unknown transfer coding")
         encoded = message.headers.getall("Content-Encoding", None)
         names = codings(",".join(encoded), codings_max=settings.codings_max) if encoded else []
         chunk = await payload.readany()

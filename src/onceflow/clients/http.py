@@ -333,7 +333,8 @@ class Http:
 def check_status(page: Page, *, not_modified_asked: bool = False) -> None:
     """Raise by status: what may work later is `Transient`, what will not is `Permanent`."""
     status = page.status
-    if 200 <= status < 300 or (status == 304 and not_modified_asked):
+    partial = status == 206  # never asked for
+    if (200 <= status < 300 and not partial) or (status == 304 and not_modified_asked):
         return
     message = f"{shown(page.url)} answered {status}"
     if status in TRANSIENT_STATUSES or status >= 500:

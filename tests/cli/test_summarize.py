@@ -114,7 +114,7 @@ def test_a_url_that_is_too_long_is_a_bad_one_named_briefly(on: Call, web: Loopba
 
     why = rf"a… has {len(long):,} characters; at most 8,192 are accepted"
     assert alone.code == 2
-    assert f"no usable key; argument 1: {url[:10]}" in alone.err
+    assert f"no usable URL; argument 1: {url[:10]}" in alone.err
     assert why in alone.err
     assert len(alone.err) < 300
     assert (among.code, among.object["done"], among.object["refused"]) == (1, 1, 1)
@@ -122,11 +122,27 @@ def test_a_url_that_is_too_long_is_a_bad_one_named_briefly(on: Call, web: Loopba
     assert why in among.err
 
 
-def test_a_missing_file_of_urls_is_a_bad_url_that_says_so(on: Call) -> None:
-    answer = on("summarize", "nowhere.txt")
+@pytest.mark.parametrize("command", ["summarize", "ingest"])
+def test_what_cannot_be_a_url_or_a_file_is_said_with_what_to_do(
+    on: Call, tmp_path: Path, command: str
+) -> None:
+    (tmp_path / "bin.dat").write_bytes(b"\x00\x01")
+    (tmp_path / "list.txt").write_text("https://a.test/")
+    (tmp_path / "folder").mkdir()
+    for arguments, said in (
+        (["nowhere.txt"], "there is no file nowhere.txt; if it is a URL, write https:// before it"),
+        ([""], "the argument is empty; name URLs, a file with them, or - for stdin"),
+        (["bin.dat"], "a binary file, not a list of URLs; name a text file with one URL a line\n"),
+        (["folder"], "folder is a folder; name a file with one URL a line\n"),
+        (["--langauge"], f"no option --langauge; `onceflow {command} --help` lists them"),
+        (["--refresh"], "name the URLs to add, a file with them, or - for stdin"),
+        (["https://a.test/", "list.txt"], "list.txt is a file, and only one is read, alone"),
+    ):
+        answer = on(command, *arguments)
 
-    assert answer.code == 2
-    assert "nowhere.txt has no scheme" in answer.err
+        assert (answer.code, answer.out) == (2, ""), arguments
+        assert said in answer.err
+        assert "--as-keys" not in answer.err
 
 
 def test_without_urls_what_is_open_is_worked_on(

@@ -214,7 +214,7 @@ async def _runs(flow: Flow) -> list[Finding]:
             found.append(Finding("runs", "note", f"{run.id} {what}", do))
         if not run.sealed and run.open == 0:
             what = "was never sealed: adding to it was cut off"
-            do = "run the same `onceflow run` again; it goes on with that run"
+            do = "run the same command again; it goes on with that run"
             found.append(Finding("runs", "note", f"{run.id} {what}", do))
     if failures := await flow.store.read("failures"):
         text = f"{many(sum(row['items'] for row in failures), 'item')} failed"

@@ -12,7 +12,7 @@ from onceflow import Flow
 from onceflow.commands.common import Common, Engine, Flag
 from onceflow.commands.ready import Options, summarize_job
 from onceflow.commands.seeds import source_of
-from onceflow.commands.work import Ceilings, Wishes, check_keys, submit
+from onceflow.commands.work import Ceilings, Wishes, check_urls, submit
 
 if TYPE_CHECKING:
     from onceflow.pipelines.ingest import Ingest
@@ -102,7 +102,7 @@ def ingest(
         Log every transition, and the tracebacks of handlers.
     """
     common = common or Common()
-    check_keys(urls, as_keys=False, needed=refresh or new_run or add_only)
+    check_urls("ingest", urls, needed=refresh or new_run or add_only)
     settings = (engine or Engine()).settings(common)
     job, _ = ingest_jobs(common, reading or Reading(), auto_generate=generate)
     pipeline = job.pipeline()
@@ -116,7 +116,7 @@ def ingest(
         follow_only=follow,
         beside=(lambda flow, run, warn: Triggers(flow, run)) if generate else None,
     )
-    with source_of(urls) as source:
+    with source_of(urls, urls=True) as source:
         return submit(pipeline, flow, source, wishes, common)
 
 

@@ -16,12 +16,14 @@ from typing import IO, Protocol
 
 from onceflow import Permanent, Pipeline
 from onceflow.commands.output import UsageError
+from onceflow.commands.text import plain
 from onceflow.core.transition import KEY_CHARS_MAX, canonical_key
 
 LINE_BYTES_MAX = 4 * KEY_CHARS_MAX + 2
 READ_BYTES = 64 * 1024
 REFUSALS_KEPT = 20
 SPOOL_BYTES = 8 * 1024 * 1024
+SCHEME = re.compile(r"\s*[A-Za-z][A-Za-z0-9+.\-]*:")
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 BOMS = {b"\xff\xfe": "UTF-16", b"\xfe\xff": "UTF-16"}
 
@@ -59,6 +61,8 @@ class Source(Protocol):
     name: str
     unit: str
     """What one key is there: a line, or an argument."""
+    word: str
+    """What the user calls a key: key, or URL."""
 
     def lines(self) -> Iterator[tuple[int, str | Refusal]]:
         """Each line that is not blank or a comment, with its number from 1."""
@@ -70,8 +74,9 @@ class Arguments:
     name = "the command line"
     unit = "argument"
 
-    def __init__(self, keys: Sequence[str]) -> None:
+    def __init__(self, keys: Sequence[str], word: str = "key") -> None:
         self._keys = keys
+        self.word = word
 
     def lines(self) -> Iterator[tuple[int, str | Refusal]]:
         yield from enumerate(self._keys, start=1)
@@ -82,8 +87,9 @@ class File:
 
     unit = "line"
 
-    def __init__(self, name: str, opened: IO[bytes]) -> None:
+    def __init__(self, name: str, opened: IO[bytes], word: str = "key") -> None:
         self.name = name
+        self.word = word
         self._opened = opened
 
     def lines(self) -> Iterator[tuple[int, str | Refusal]]:
@@ -104,18 +110,40 @@ class File:
 
 
 @contextmanager
-def source_of(arguments: Sequence[str], *, as_keys: bool = False) -> Iterator[Source | None]:
-    """What KEY…, FILE or - stand for; None for nothing at all."""
+def source_of(
+    arguments: Sequence[str], *, as_keys: bool = False, urls: bool = False
+) -> Iterator[Source | None]:
+    """What KEY…, FILE or - stand for; None for nothing at all. Keys that are URLs are told from
+    files by their scheme."""
+    word = "URL" if urls else "key"
     if not arguments:
         yield None
     elif list(arguments) == ["-"] and not as_keys:
         with _spooled(sys.stdin.buffer) as spooled:
-            yield File("stdin", spooled)
+            yield File("stdin", spooled, word)
     elif len(arguments) == 1 and not as_keys and _is_there(path := Path(arguments[0])):
-        with _open(path) as opened:
-            yield File(str(path), opened)
+        with _open(path, word) as opened:
+            yield File(str(path), opened, word)
     else:
-        yield Arguments(arguments)
+        if urls:
+            _check_files(arguments)
+        yield Arguments(arguments, word)
+
+
+def _check_files(arguments: Sequence[str]) -> None:
+    """Refuse what was meant as a file of URLs and cannot be one."""
+    for argument in arguments:
+        if SCHEME.match(argument):
+            continue
+        if len(arguments) == 1:
+            raise UsageError(
+                f"there is no file {plain(argument, 200)}; if it is a URL, write https:// before it"
+            )
+        if _is_there(Path(argument)):
+            raise UsageError(
+                f"{plain(argument, 200)} is a file, and only one is read, alone; several together: "
+                "cat FILE… | onceflow … -"
+            )
 
 
 def _is_there(path: Path) -> bool:
@@ -125,9 +153,10 @@ def _is_there(path: Path) -> bool:
         return False
 
 
-def _open(path: Path) -> IO[bytes]:
+def _open(path: Path, word: str) -> IO[bytes]:
+    is_key = ", or use --as-keys if its name is the key" if word == "key" else ""
     if path.is_dir():
-        raise UsageError(f"{path} is a folder; name a file with one key a line (or use --as-keys)")
+        raise UsageError(f"{path} is a folder; name a file with one {word} a line{is_key}")
     try:
         opened = path.open("rb")
     except OSError as error:
@@ -135,11 +164,13 @@ def _open(path: Path) -> IO[bytes]:
     try:
         start = opened.read(4096)
         if start[:2] in BOMS:
-            raise UsageError(f"{path} is {BOMS[start[:2]]} text; save it as UTF-8, one key a line")
+            raise UsageError(
+                f"{path} is {BOMS[start[:2]]} text; save it as UTF-8, one {word} a line"
+            )
         if b"\x00" in start:
             raise UsageError(
-                f"{path} is a binary file, not a list of keys; name a text file with one key a "
-                "line, or use --as-keys if its name is the key"
+                f"{path} is a binary file, not a list of {word}s; name a text file with one "
+                f"{word} a line{is_key}"
             )
         if opened.seekable():
             return opened

@@ -14,7 +14,7 @@ from onceflow.commands.common import Common, Engine, Flag
 from onceflow.commands.output import UsageError
 from onceflow.commands.ready import Options, helper_command, out_folder, ready_flow
 from onceflow.commands.seeds import source_of
-from onceflow.commands.work import Beside, Ceilings, Wishes, check_keys, submit
+from onceflow.commands.work import Beside, Ceilings, Wishes, check_urls, submit
 
 WORKERS_MAX = 64
 
@@ -76,7 +76,7 @@ def summarize(
     """
     common = common or Common()
     limits = limits or Limits()
-    check_keys(urls, as_keys=False, needed=refresh or new_run or add_only)
+    check_urls("summarize", urls, needed=refresh or new_run or add_only)
     if not 1 <= workers <= WORKERS_MAX:
         raise UsageError(f"--workers is {workers}; it must be between 1 and {WORKERS_MAX}")
     if follow and add_only:
@@ -101,7 +101,7 @@ def summarize(
         [helper_command(common, options, engine)] * (workers - 1),
         {"ONCEFLOW_DB": common.database()[0]},
     )  # fmt: skip
-    with source_of(urls) as source:
+    with source_of(urls, urls=True) as source:
         return submit(pipeline, flow, source, wishes, common)
 
 

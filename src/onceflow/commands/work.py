@@ -162,9 +162,25 @@ def check_keys(keys: tuple[str, ...], *, as_keys: bool, needed: bool) -> None:
     """Refuse a misspelt option, which would be taken for a key, and options that need keys."""
     for key in keys:
         if key.startswith("-") and key != "-" and not as_keys:
-            raise UsageError(f"there is no option {key}; if it is a key, add --as-keys")
+            raise UsageError(f"there is no option {plain(key)}; if it is a key, add --as-keys")
+    _check_some(keys, "keys", needed=needed)
+
+
+def check_urls(command: str, urls: tuple[str, ...], *, needed: bool) -> None:
+    """The same where keys are URLs, of which none looks like an option."""
+    for url in urls:
+        if url.startswith("-") and url != "-":
+            raise UsageError(
+                f"there is no option {plain(url)}; `onceflow {command} --help` lists them"
+            )
+    _check_some(urls, "URLs", needed=needed)
+
+
+def _check_some(keys: tuple[str, ...], words: str, *, needed: bool) -> None:
+    if keys and not any(key.strip() for key in keys):
+        raise UsageError(f"the argument is empty; name {words}, a file with them, or - for stdin")
     if not keys and needed:
-        raise UsageError("name the keys to add, a file with them, or - for stdin")
+        raise UsageError(f"name the {words} to add, a file with them, or - for stdin")
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,8 +243,8 @@ def _nothing(source: Source, found: Survey, pipeline: Pipeline, out: Out) -> int
     if found.refused:
         first = found.refusals[0]
         why = f"{source.unit} {first.line}: {plain(first.why, WHY_CHARS)}"
-        raise UsageError(f"{source.name} has no usable key; {why}")
-    out.say(f"{source.name} has no keys in it: nothing to do")
+        raise UsageError(f"{source.name} has no usable {source.word}; {why}")
+    out.say(f"{source.name} has no {source.word}s in it: nothing to do")
     if out.as_json:
         out.emit(_json(Report(pipeline.name, already=True)))
     return OK

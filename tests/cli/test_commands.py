@@ -61,9 +61,10 @@ def test_run_again_says_all_done_already_and_opens_no_second_gate(
     without_keys = filled("run", program)
 
     assert again.code == 1
-    assert "all done already: 2 done, 2 failed" in again.out
+    assert "nothing is left to do: 2 done, 2 failed" in again.out
+    assert "to open them again: onceflow retry --state failed --run " in again.out
     assert "onceflow items --state failed --run" in again.out
-    assert "all done already" in without_keys.out
+    assert "nothing is left to do" in without_keys.out
     assert len(filled("runs", "--json").lines) == 1
     gates = [item for item in filled("items", "--json").lines if item["stage"] == "digest"]
     assert len(gates) == 1
@@ -96,7 +97,7 @@ def test_run_works_on_what_was_retried_in_a_finished_run(filled: Call, program: 
 
     answer = filled("run", program, "a", "b", "gone", "down")
 
-    assert "all done already" not in answer.out
+    assert "nothing is left to do" not in answer.out
     assert filled("show", "down", "--json").object["generation"] == 2
 
 

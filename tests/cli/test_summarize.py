@@ -198,6 +198,28 @@ def test_what_failed_is_listed_with_its_reason_and_how_to_look(
     assert "retried 1 item" in on("retry", urls[1]).out, "its lanes are known without a file"
 
 
+def test_a_refused_address_names_the_flag_and_how_to_open_it_again(on: Call, web: Loopback) -> None:
+    [url] = web.articles(1)
+    web.model_answers()
+
+    refused = on("summarize", url, *web.model)
+    again = on("summarize", url, *ALLOW, *web.model)
+
+    host = url.split("//")[1].split(":")[0]
+    assert refused.code == again.code == 1
+    assert (
+        f"{host} is not a public address; to read it all the same: --allow-network {host}/32"
+        in (refused.err)
+    )
+    assert "allow_networks of [fetch] in onceflow.toml" in refused.err
+    assert "nothing is left to do: 0 done, 1 failed" in again.out
+    [line] = [line for line in again.out.splitlines() if "to open them again:" in line]
+    command = line.split("onceflow ")[1].split(" --db")[0].split()
+    assert on(*command).out.splitlines()[1].endswith("(--permanent includes them)")
+    assert "retried 1 item" in on(*command, "--permanent").out
+    assert "1 done" in on("summarize", url, *ALLOW, *web.model).out
+
+
 def test_m09_a_wrong_key_is_one_message_that_says_how_to_go_on(
     on: Call, web: Loopback, database: str
 ) -> None:

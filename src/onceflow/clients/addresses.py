@@ -61,8 +61,10 @@ def check(text: str, allowed: tuple[Network, ...] = (), *, host: str = "") -> No
     """Raise `Permanent` (`blocked_address`) unless `is_open`."""
     if not is_open(text, allowed):
         name = f"{host} is {text}, which" if host and host != text else text
+        one = f"{text.partition('%')[0]}/{128 if ':' in text else 32}"
         raise Permanent(
-            f"{name} is not a public address; allow_networks can open an exception",
+            f"{name} is not a public address; to read it all the same: --allow-network {one}, or "
+            "allow_networks of [fetch] in onceflow.toml",
             code="blocked_address",
         )
 

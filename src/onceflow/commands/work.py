@@ -615,7 +615,8 @@ def _summary(report: Report, pipeline: Pipeline, where: str, *, add_only: bool) 
         yield f"  next: onceflow worker {file}{where}, and onceflow watch {report.run}{where}"
         return
     if report.already:
-        yield f"{whose}: all done already: {', '.join(counts)}"
+        already = "nothing is left to do" if report.failed else "all done already"
+        yield f"{whose}: {already}: {', '.join(counts)}"
     else:
         stopped = "stopped, " if report.interrupted else ""
         tokens = f", {report.tokens:,} tokens" if report.tokens else ""
@@ -635,7 +636,18 @@ def _summary(report: Report, pipeline: Pipeline, where: str, *, add_only: bool) 
         yield "  nothing is lost: run the same command again to go on"
     elif report.failed:
         run = "" if report.run is None else f" --run {report.run}"
-        yield f"  next: onceflow items --state {pipeline.failed}{run}{where}"
+        which = f"--state {pipeline.failed}{run}{where}"
+        yield f"  next: onceflow items {which}"
+        if report.already:
+            file = "FILE.py " if _needs_file(pipeline) else ""
+            yield f"  to open them again: onceflow retry {file}{which}, and this command again"
+            yield "    (--permanent opens also what failed for good, such as a refused address)"
+
+
+def _needs_file(pipeline: Pipeline) -> bool:
+    """Whether only the program knows which lanes its items are in."""
+    lanes = any(stage.lane is not None for stage in pipeline.stages)
+    return lanes and pipeline.name not in READY_NAMES
 
 
 def _tell_refusals(source: Source | None, found: Survey, out: Out) -> None:

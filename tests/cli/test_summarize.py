@@ -145,6 +145,21 @@ def test_what_cannot_be_a_url_or_a_file_is_said_with_what_to_do(
         assert "--as-keys" not in answer.err
 
 
+def test_articles_that_were_only_added_are_worked_on_by_the_command_that_is_named(
+    on: Call, web: Loopback
+) -> None:
+    [url] = web.articles(1)
+
+    added = on("ingest", url, "--add-only", *ALLOW)
+    watched = on("watch", "--once")
+
+    assert "next: onceflow ingest --db" in added.out
+    assert "no worker lives; start one: onceflow ingest" in watched.out
+    on("ingest", *ALLOW)
+    said = on("why", f"{url}#part")
+    assert (said.code, "READY_TO_GENERATE" in said.out) == (0, True), "another spelling of it"
+
+
 def test_without_urls_what_is_open_is_worked_on(
     on: Call, call: Call, web: Loopback, tmp_path: Path
 ) -> None:

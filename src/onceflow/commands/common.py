@@ -16,7 +16,9 @@ from onceflow.commands.text import masked, plain
 from onceflow.core.errors import UnknownItem
 
 READY_NAMES = ("summarize",)
-"""The pipelines that need no FILE.py."""
+"""The pipelines that `onceflow worker` knows without a FILE.py."""
+WORKED_BY = {"summarize": "onceflow worker summarize", "ingest": "onceflow ingest"}
+"""The command that works on each of the ready pipelines; their keys are URLs."""
 COMMON = Group("Common", sort_key=90)
 ENGINE = Group(
     "Settings", sort_key=95, help="Also in onceflow.toml and as ONCEFLOW_… in the environment."
@@ -154,7 +156,7 @@ async def find_item(flow: Flow, pipeline: str | None, name: str) -> Item:
 
 def _spelled(pipeline: str, name: str) -> str:
     """The ready pipelines know pages by one spelling of their address."""
-    if pipeline not in READY_NAMES or "://" not in name:
+    if pipeline not in WORKED_BY or "://" not in name:
         return name
     from onceflow.clients.urls import canonical
 

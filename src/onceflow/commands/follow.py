@@ -24,7 +24,7 @@ from onceflow.commands.board import (
     stage_views,
     totals,
 )
-from onceflow.commands.common import READY_NAMES
+from onceflow.commands.common import WORKED_BY
 from onceflow.commands.output import is_fancy, remark
 from onceflow.commands.text import masked, plain
 
@@ -196,8 +196,8 @@ def _notes(views: Sequence[StageView], alive: bool) -> list[str]:
 
 def worker_for(pipelines: Collection[str]) -> str:
     """The command that works on these pipelines."""
-    ready = sorted(name for name in pipelines if name in READY_NAMES)
-    return f"onceflow worker {ready[0] if ready and len(pipelines) == 1 else 'FILE.py'}"
+    known = [WORKED_BY.get(name, "onceflow worker FILE.py") for name in pipelines]
+    return known[0] if len(known) == 1 else "onceflow worker FILE.py"
 
 
 class Follower:

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol
 from cyclopts import Parameter
 
 from onceflow import Flow, Pipeline, StoreUnavailable
-from onceflow.commands.common import READY_NAMES, Common, Engine, Flag, find_run
+from onceflow.commands.common import READY_NAMES, WORKED_BY, Common, Engine, Flag, find_run
 from onceflow.commands.output import INTERRUPTED, OK, SOME_FAILED, Out, UsageError, remark
 from onceflow.commands.program import one_pipeline, pipelines_of
 from onceflow.commands.ready import Options, ready_flow, refuse_unless_ready
@@ -611,8 +611,8 @@ def _summary(report: Report, pipeline: Pipeline, where: str, *, add_only: bool) 
     ]
     if add_only:
         yield f"{whose}: added {report.new:,}, already known {report.known:,}"
-        file = report.pipeline if report.pipeline in READY_NAMES else "FILE.py"
-        yield f"  next: onceflow worker {file}{where}, and onceflow watch {report.run}{where}"
+        command = WORKED_BY.get(report.pipeline, "onceflow worker FILE.py")
+        yield f"  next: {command}{where}, and onceflow watch {report.run}{where}"
         return
     if report.already:
         already = "nothing is left to do" if report.failed else "all done already"
@@ -647,7 +647,7 @@ def _summary(report: Report, pipeline: Pipeline, where: str, *, add_only: bool) 
 def _needs_file(pipeline: Pipeline) -> bool:
     """Whether only the program knows which lanes its items are in."""
     lanes = any(stage.lane is not None for stage in pipeline.stages)
-    return lanes and pipeline.name not in READY_NAMES
+    return lanes and pipeline.name not in WORKED_BY
 
 
 def _tell_refusals(source: Source | None, found: Survey, out: Out) -> None:

@@ -197,6 +197,10 @@ def test_the_clients_settings_come_from_file_and_environment(
         ("[fetch]\nfetch_seconds = 0", ["fetch_seconds is 0", "greater than zero"]),
         ("[summarize]\nwords = 0", ["words is 0", "between 1 and"]),
         ('[summarize]\nprompt = " "', ["prompt is empty"]),
+        (
+            '[summarize]\nprompt = "In {langauge}: {words}"',
+            ["{langauge}", "{words} and {language}"],
+        ),
         ("[llm]\nprice_input = 1.0", ["price_input", "price_output", "together"]),
         ("[llm]\nidle_seconds = -1", ["idle_seconds is -1"]),
     ],

@@ -15,6 +15,7 @@ from tests.cli.conftest import Answer, Call, clean_environment, finished, spawn
 from tests.cli.loopback import ALLOW, GENTLE, Loopback
 from tests.pipelines.conftest import article
 
+WRITES = "--model=openai:m"
 KEY = {"OPENAI_API_KEY": "sk-test-0123456789"}
 
 
@@ -291,6 +292,43 @@ def test_words_language_and_a_prompt_of_ones_own_reach_the_model(
 
     bodies = [one.body.decode() for one in web.site.requests if one.path.startswith("/v1")]
     assert "Say in Latin, in 33 words, who is right." in bodies[0]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "more", "said"),
+    [
+        ("Say it.", [], "prompt has no effect: the model embedded picks"),
+        (
+            'As {{x}} and {"a": 1}.',
+            ["--language", "Latin"],
+            "prompt and language have no effect: the model embedded picks sentences of the page as "
+            "they are; choose one that writes with --model",
+        ),
+        (
+            "Say it in {words} words.",
+            [WRITES, "--language", "Latin"],
+            "language is told for the digest",
+        ),
+        (
+            "Say it in {language}.",
+            [WRITES, "--words", "30"],
+            "has no {words} where '30' would stand",
+        ),
+        ("Say it in {language}.", [WRITES, "--language", "Latin"], ""),
+        ("Say it.", [WRITES], ""),
+    ],
+)
+def test_what_the_chosen_model_is_never_told_is_said_once(
+    call: Call, tmp_path: Path, prompt: str, more: list[str], said: str
+) -> None:
+    (tmp_path / "prompt.txt").write_text(prompt)
+    (tmp_path / "none.txt").touch()
+
+    answer = call("summarize", "none.txt", "--prompt", "prompt.txt", *more)
+
+    remarks = [line for line in answer.err.splitlines() if line.startswith("onceflow: ")]
+    assert answer.code == 0
+    assert (len(remarks), said in answer.err) == (1 if said else 0, True)
 
 
 @pytest.mark.parametrize(

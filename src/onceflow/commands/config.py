@@ -7,6 +7,7 @@ table of the file. An unknown name, a wrong type or a value out of its range is 
 from __future__ import annotations
 
 import os
+import re
 import tomllib
 import types
 from collections.abc import Iterator, Mapping
@@ -26,6 +27,9 @@ NOT_OURS = f"{PREFIX}TEST_"
 YES, NO = frozenset({"1", "true", "yes", "on"}), frozenset({"0", "false", "no", "off"})
 OUT_DEFAULT = "summaries"
 PLACE_DEFAULTS = {"db": "onceflow.db", "model": "embedded", "out": OUT_DEFAULT, "contact": None}
+PLACEHOLDER = re.compile(r"(?<!\{)\{\s*(\w+)\s*\}(?!\})")
+FILLED_IN = ("words", "language")
+"""What a prompt may leave to be filled in."""
 PLACES = frozenset(PLACE_DEFAULTS)
 """What may stand in the file outside of its tables: what the commands have flags for."""
 
@@ -84,6 +88,13 @@ class SummarizeSettings:
                 raise SettingsError(f"{name} is {value}; it must be between {low} and 1000000")
         if self.prompt is not None and not self.prompt.strip():
             raise SettingsError("prompt is empty; leave it out for the default")
+        for name in PLACEHOLDER.findall(self.prompt or ""):
+            if name not in FILLED_IN:
+                known = " and ".join(f"{{{each}}}" for each in FILLED_IN)
+                raise SettingsError(
+                    f"prompt: there is nothing to fill in for {{{name[:40]}}}; there are {known}, "
+                    f"and braces that are meant as such are written {{{{{name[:40]}}}}}"
+                )
 
 
 def tables() -> dict[str, type]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,6 +14,7 @@ from onceflow import Flow, Pipeline
 from onceflow.commands.common import READY_NAMES, Common, Engine
 from onceflow.commands.config import Config, LlmSettings, SummarizeSettings
 from onceflow.commands.output import UsageError
+from onceflow.commands.text import plain
 from onceflow.core.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -94,10 +95,33 @@ def summarize_job(common: Common, options: Options) -> Summarize:
 def ready_flow(common: Common, options: Options, settings: Any) -> tuple[Pipeline, Flow]:
     """The summarize pipeline, and a flow that tells it which item has which page."""
     job = summarize_job(common, options)
+    for remark in _unheard(job):
+        common.out.say(f"onceflow: {remark}")
     pipeline = job.pipeline()
     flow = common.flow(pipeline, settings=settings)
     job.pages.flow = flow
     return pipeline, flow
+
+
+def _unheard(job: Summarize) -> Iterator[str]:
+    """What was asked for and the chosen model is never told."""
+    from onceflow.clients.llm import SUMMARY_PROMPT
+
+    own = job.prompt != SUMMARY_PROMPT
+    asked = [name for name, value in (("prompt", own), ("language", job.language)) if value]
+    if not job.llm.writes and asked:
+        what, has = " and ".join(asked), "have" if len(asked) > 1 else "has"
+        yield (
+            f"{what} {has} no effect: the model {job.llm.name} picks sentences of the page as they "
+            "are; choose one that writes with --model, `onceflow models` lists them"
+        )
+    elif job.llm.writes and own:
+        for name, value in (("language", job.language), ("words", job.words)):
+            if value is not None and f"{{{name}}}" not in job.prompt:
+                yield (
+                    f"{name} is told for the digest only: the prompt has no {{{name}}} where "
+                    f"{plain(value, 40)!r} would stand"
+                )
 
 
 def ready_pipelines(common: Common, names: Collection[str]) -> list[Pipeline]:

@@ -424,6 +424,22 @@ def test_audit_is_clean_after_a_run_and_names_what_is_broken(
     assert call("doctor").code == 1
 
 
+def test_doctor_lists_every_setting_that_is_no_default(
+    filled: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ONCEFLOW_SUMMARIZE_WORDS", "60")
+    monkeypatch.setenv("ONCEFLOW_POLL_SECONDS", "0.2")
+    (tmp_path / "onceflow.toml").write_text("[fetch]\nrobots = false\n")
+
+    [found] = [one for one in filled("doctor", "--json").object["findings"]
+               if one["what"] == "settings"]  # fmt: skip
+
+    assert found["detail"] == (
+        "db from flag, poll_seconds from ONCEFLOW_POLL_SECONDS, fetch.robots from onceflow.toml, "
+        "summarize.words from ONCEFLOW_SUMMARIZE_WORDS"
+    )
+
+
 def test_doctor_says_that_a_worker_is_missing(on: Call, program: Path) -> None:
     on("run", program, "a", "--add-only")
 

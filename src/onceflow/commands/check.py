@@ -88,10 +88,10 @@ def doctor(*, common: Common | None = None) -> int:
     ]
     code = OK
     try:
-        settings, origins = Config(common.config).made("engine")
-        changed = [name for name, origin in origins.items() if origin != "default"]
-        text = ", ".join(f"{name} from {origins[name]}" for name in changed) or "all defaults"
-        findings.append(Finding("settings", "ok", text))
+        settings = common.settings()
+        changed = [(name, origin) for name, _, origin in _all_settings(common)]
+        text = ", ".join(f"{name} from {origin}" for name, origin in changed if origin != "default")
+        findings.append(Finding("settings", "ok", text or "all defaults"))
         findings.append(_model(common))
         findings += asyncio.run(_examine(common.existing(), settings))
     except StoreUnavailable as error:
@@ -105,7 +105,7 @@ def doctor(*, common: Common | None = None) -> int:
         out.emit({"ok": code == OK, "findings": [asdict(one) for one in findings]})
         return code
     for one in findings:
-        out.line(f"{one.verdict:<4}  {one.what:<9}  {plain(one.detail, 500)}")
+        out.line(f"{one.verdict:<4}  {one.what:<9}  {plain(one.detail, 1000)}")
         if one.do:
             out.line(f"                 do: {one.do}")
     return code

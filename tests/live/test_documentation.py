@@ -158,13 +158,14 @@ async def looked_at(
     assert Counter(item.state for item in items) == {"completed": PAGES}
 
     claims: Counter[str] = Counter()
-    reclaimed = 0
+    unfinished: Counter[str] = Counter()
     finished: Counter[str] = Counter()
     gates = 0
     async for event in flow.events():
         if event.kind == "claimed" and event.stage == "scrape":
             claims[event.key or ""] += 1
-        reclaimed += event.kind == "reclaimed" and event.stage == "scrape"
+        if event.stage == "scrape" and event.kind in ("reclaimed", "released", "retried"):
+            unfinished[f"{event.kind} {event.data.get('code') or ''}".strip()] += 1
         finished[event.key or ""] += event.kind == "summary_finished"
         gates += event.kind == "gate_opened"
     assert gates == 1
@@ -177,7 +178,10 @@ async def looked_at(
     for path in paths:
         assert fetches[path] <= claims[site.url(path)], "never twice in one attempt"
     extra = sum(fetches.values()) - PAGES
-    assert extra <= reclaimed, "once, and at most once more for each attempt that was killed"
+    assert extra <= sum(unfinished.values()), "once more for an attempt that did not finish"
+    # An attempt that was killed is taken back by others. On a machine that is busy beyond measure
+    # one may also have run out of its time; nothing else may have happened.
+    assert set(unfinished) <= {"reclaimed", "released", "retried timeout", "retried extract_failed"}
 
     code, _ = said(folder, "summarize", "urls.txt", "--out", "out", "--json")
     assert code == 0
@@ -194,4 +198,4 @@ async def looked_at(
     assert code == 0
     asked = sum(line.path == "/robots.txt" for line in site.lines())
     assert asked <= WORKERS + killed + 1  # once for each process that fetches
-    print(f"{killed} workers killed, {reclaimed} scrapes cut short, {extra} pages fetched again")  # noqa: T201 - for who watches
+    print(f"{killed} workers killed, attempts: {dict(unfinished)}, {extra} pages fetched again")  # noqa: T201 - for who watches

@@ -305,6 +305,22 @@ def test_a_named_item_is_retried_even_if_it_failed_for_good(filled: Call) -> Non
     assert "retried 1 item" in filled("retry", "gone").out
 
 
+def test_a_completed_item_is_retried_only_if_it_is_meant(filled: Call, program: Path) -> None:
+    def generations() -> dict[str, int]:
+        results = filled("show", "a", "--json").object["results"]
+        return {one["stage"]: one["generation"] for one in results}
+
+    assert filled("retry", "--all", "--permanent").out == "retried 2 items\n"
+    before = generations()
+    assert filled("retry", "a").out == "retried 1 item\n"
+    filled("run", program, "a")
+
+    after = generations()
+    assert after["count"] > before["count"], "its last stage is done again"
+    assert after["fetch"] == before["fetch"], "what came before is kept"
+    assert "unless it is named or --state means it" in filled("retry", "--help").out
+
+
 def test_a_finished_item_is_retried_from_a_stage(filled: Call) -> None:
     assert filled("retry", "a", "--from-stage", "count").code == 0
     found = filled("show", "a", "--json").object

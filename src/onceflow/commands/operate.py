@@ -59,15 +59,18 @@ def retry(
     """Open failed items again, as a new generation; what backs off is ready at once.
 
     Results of earlier stages are kept and used. What failed for good is opened
-    again only with --permanent, or if it is named. If a stage of the pipeline has
-    lanes, name its file as well: onceflow retry FILE.py --state failed.
+    again only with --permanent, or if it is named. What was completed or cancelled
+    is left alone, unless it is named or --state means it: then its last stage is
+    done again, or all from --from-stage on, and the newer result counts. If a stage
+    of your own pipeline has lanes, name its file as well: onceflow retry FILE.py
+    --state failed.
 
     Parameters
     ----------
     keys
         Keys or ids of the items, instead of a filter.
     from_stage
-        Begin again at this stage instead of the one where it failed.
+        Begin again at this stage instead of the one where it ended.
     permanent
         Also those that failed for good.
     dry_run

@@ -22,6 +22,8 @@ from onceflow.web.problems import Problem
 HEADER_SECONDS = 10.0
 READER_SECONDS = 30.0
 GRACEFUL_SECONDS = 1
+KEEP_ALIVE_SECONDS = 75
+"""Longer than clients keep an idle connection: whoever closes it must not be us."""
 
 
 def protocol(header_seconds: float, reader_seconds: float) -> type[asyncio.Protocol]:
@@ -146,7 +148,7 @@ def make_server(
         proxy_headers=False,
         root_path=root_path,
         timeout_graceful_shutdown=GRACEFUL_SECONDS,
-        timeout_keep_alive=5,
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
     )
     return Server(app, config)
 
@@ -154,7 +156,8 @@ def make_server(
 def listen(host: str, port: int) -> socket.socket:
     """A listening socket; OSError if the address is taken."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    found = socket.socket(family, socket.SOCK_STREAM)
+    # With its protocol named asyncio sets TCP_NODELAY; without it each answer takes 40 ms more.
+    found = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         found.bind((host, port))

@@ -249,6 +249,20 @@ def test_an_item_is_found_by_key_and_by_id_with_its_whole_story(filled: Call) ->
     assert filled("why", "a", "--json").object["why"].startswith("completed")
 
 
+def test_what_came_out_after_all_is_shown_by_its_run_or_as_the_last(
+    filled: Call, program: Path
+) -> None:
+    answer = filled("run", program, "a", "b", "gone", "down")
+
+    [line] = [line for line in answer.out.splitlines() if "after all of them: " in line]
+    key = line.split("onceflow show ")[1].split()[0]
+    [result] = filled("show", key, "--json").object["results"]
+    assert result["body"] == {"items": ["a", "b"]}
+    assert filled("show", "gate:last", "--json").object["key"] == key
+    filled("run", program, "c", "--add-only")
+    assert "has no gate's item (yet)" in filled("show", "gate:last").err
+
+
 def test_events_have_the_fields_of_the_history(filled: Call) -> None:
     found = filled("events", "--json").lines
 

@@ -19,6 +19,8 @@ READY_NAMES = ("summarize",)
 """The pipelines that `onceflow worker` knows without a FILE.py."""
 WORKED_BY = {"summarize": "onceflow worker summarize", "ingest": "onceflow ingest"}
 """The command that works on each of the ready pipelines; their keys are URLs."""
+LAST_GATE = "gate:last"
+"""Names what came out after all items of the newest run."""
 COMMON = Group("Common", sort_key=90)
 ENGINE = Group(
     "Settings", sort_key=95, help="Also in onceflow.toml and as ONCEFLOW_… in the environment."
@@ -130,6 +132,8 @@ async def find_item(flow: Flow, pipeline: str | None, name: str) -> Item:
     known = [row["name"] for row in await flow.store.read("pipelines")]
     if pipeline is not None and pipeline not in known:
         raise UnknownItem(no_pipeline(pipeline, known))
+    if name == LAST_GATE:
+        return await _last_gate(flow, pipeline)
     found: list[Item] = []
     for each in known if pipeline is None else [pipeline]:
         try:
@@ -152,6 +156,15 @@ async def find_item(flow: Flow, pipeline: str | None, name: str) -> Item:
     raise UnknownItem(
         f"there is no item {name!r} in {pipeline or flow.store.url}; `onceflow items` lists them"
     )
+
+
+async def _last_gate(flow: Flow, pipeline: str | None) -> Item:
+    """The item that the gate of the newest run added."""
+    for run in await flow.runs(pipeline, limit=1):
+        if run.gate_item is not None:
+            return await flow.item(None, run.gate_item)
+        raise UnknownItem(f"run {run.id} has no gate's item (yet); `onceflow runs` lists the runs")
+    raise UnknownItem(f"there is no run in {flow.store.url} yet")
 
 
 def _spelled(pipeline: str, name: str) -> str:

@@ -630,6 +630,8 @@ def _summary(report: Report, pipeline: Pipeline, where: str, *, add_only: bool) 
         yield f"  {many(report.over_budget, 'item')} left out: the run's --max-items is reached"
     if report.gate == "failed":
         yield f"  the gate's item failed: onceflow show gate:{report.run}{where}"
+    elif report.gate == "done" and report.out is None:
+        yield f"  after all of them: onceflow show gate:{report.run}{where}"
     for note in report.notes:
         yield f"  {plain(note, 800)}"
     if report.interrupted:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from onceflow.cli import COMMANDS
 from tests.cli.conftest import clean_environment
 from tests.cli.loopback import GENTLE, MODEL_PATH, Loopback
 
@@ -87,6 +88,22 @@ def test_what_the_readme_installs_is_what_the_demo_needs(wheel: Path) -> None:
     assert set(extras.split(",")) <= set(known or [])
     source = (ROOT / "src" / "onceflow" / "commands" / "demo.py").read_text()
     assert f"onceflow[{extras}]" in source  # what it says when something is missing
+
+
+def test_every_extra_is_named_with_what_it_is_for() -> None:
+    known = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    [table] = re.findall(r"\| extra \| for \|\n\|---\|---\|\n((?:\|.*\n)+)", README)
+    assert [name for name in known["optional-dependencies"] if f"`{name}`" not in table] == []
+
+
+def test_every_ready_command_of_the_table_is_there_or_said_to_be_coming() -> None:
+    rows = re.findall(
+        r"^\| `onceflow (\w+)[^|`]*(?:\\\|[^|`]*)*` \| (\*coming)?", README, re.MULTILINE
+    )
+    assert len(rows) >= 5
+    known = {name for commands in COMMANDS.values() for name in commands}
+    assert {name for name, coming in rows if not coming} <= known
+    assert not {name for name, coming in rows if coming} & known
 
 
 def test_make_demo_is_the_demo() -> None:

@@ -15,11 +15,11 @@ from starlette.types import Receive, Scope, Send
 
 from onceflow import Event
 from onceflow.web.desk import Desk
-from onceflow.web.feed import Wanted
+from onceflow.web.feed import Feed, Wanted
 from onceflow.web.items import find_item
 from onceflow.web.jobs import At
 from onceflow.web.problems import Problem
-from onceflow.web.shapes import EventOut, EventsAsked, ItemOut
+from onceflow.web.shapes import EventsAsked, ItemOut
 
 NDJSON = "application/x-ndjson"
 SSE = "text/event-stream"
@@ -66,7 +66,7 @@ async def events(
     as_lines = NDJSON in request.headers.get("accept", "")
     snapshot = None if after is not None else await _snapshot(desk, wanted, last)
     begin = 0 if after is None and not asked.follow else last if after is None else after
-    chunks = _chunks(desk, wanted, begin, _Form(as_lines), snapshot, follow=asked.follow)
+    chunks = _chunks(desk, wanted, begin, _Form(feed, as_lines), snapshot, follow=asked.follow)
     feed.readers += 1
     return Stream(chunks, NDJSON if as_lines else SSE, feed)
 
@@ -93,10 +93,11 @@ async def _snapshot(desk: Desk, wanted: Wanted, seq: int) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class _Form:
+    feed: Feed
     as_lines: bool
 
     def event(self, event: Event) -> bytes:
-        body = json.dumps(EventOut.of(event).model_dump(), separators=(",", ":"))
+        body = self.feed.body(event)
         if self.as_lines:
             return f"{body}\n".encode()
         return f"id: {event.seq}\nevent: {event.kind}\ndata: {body}\n\n".encode()

@@ -7,16 +7,19 @@ up. No reader has a queue of its own, so one that never reads costs nothing but 
 from __future__ import annotations
 
 import asyncio
+import json
 from collections import deque
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from itertools import takewhile
 
 from onceflow import Event, Flow, StoreUnavailable
+from onceflow.web.shapes import event_fields
 
 KEPT = 10_000
 BATCH = 100
 AGAIN_SECONDS = 0.5
+ENCODER = json.JSONEncoder(separators=(",", ":"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +46,8 @@ class Feed:
     def __init__(self, flow: Flow, *, kept: int = KEPT) -> None:
         self._flow = flow
         self._ring: deque[Event] = deque(maxlen=kept)
+        self._bodies: dict[int, str] = {}
+        """The newest events as they are sent, each made once for all readers."""
         self._news = asyncio.Event()
         self.newest = 0
         self._floor = 0
@@ -68,9 +73,19 @@ class Feed:
     def _take(self, event: Event) -> None:
         if len(self._ring) == self._ring.maxlen:
             self._floor = self._ring[0].seq
+            self._bodies.pop(self._floor, None)
         self._ring.append(event)
         self.newest = event.seq
         self._wake()
+
+    def body(self, event: Event) -> str:
+        """An event as JSON."""
+        found = self._bodies.get(event.seq)
+        if found is None:
+            found = ENCODER.encode(event_fields(event))
+            if event.seq > self._floor:
+                self._bodies[event.seq] = found
+        return found
 
     def recent(self, most: int) -> list[Event]:
         """The newest events this process has seen, oldest first."""

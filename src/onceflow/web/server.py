@@ -24,6 +24,7 @@ READER_SECONDS = 30.0
 GRACEFUL_SECONDS = 1
 KEEP_ALIVE_SECONDS = 75
 """Longer than clients keep an idle connection: whoever closes it must not be us."""
+SEND_BYTES = 256 * 1024
 
 
 def protocol(header_seconds: float, reader_seconds: float) -> type[asyncio.Protocol]:
@@ -160,6 +161,8 @@ def listen(host: str, port: int) -> socket.socket:
     found = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        # A connection inherits it: the kernel shall not keep megabytes for who does not read.
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BYTES)
         found.bind((host, port))
         found.listen(2048)
         found.setblocking(False)

@@ -230,13 +230,22 @@ class EventOut(BaseModel):
 
     @classmethod
     def of(cls, event: Event) -> EventOut:
-        values = {name: getattr(event, name) for name in cls.model_fields}
-        values["key"] = None if event.key is None else masked(event.key)
-        values["data"] = {
-            name: masked(value) if isinstance(value, str) else value
-            for name, value in event.data.items()
-        }
-        return cls.model_construct(**values)
+        return cls.model_construct(**event_fields(event))
+
+
+EVENT_FIELDS = tuple(EventOut.model_fields)
+
+
+def event_fields(event: Event) -> dict[str, Any]:
+    """An event as it is sent."""
+    values = {name: getattr(event, name) for name in EVENT_FIELDS}
+    if event.key is not None:
+        values["key"] = masked(event.key)
+    values["data"] = {
+        name: masked(value) if isinstance(value, str) else value
+        for name, value in event.data.items()
+    }
+    return values
 
 
 class ItemWhole(BaseModel):
@@ -296,6 +305,8 @@ class Healthy(BaseModel):
 
 def masked(text: str) -> str:
     """Text from a page, a seed or an error, without passwords and key-like parameters."""
+    if "@" not in text and "=" not in text and text.isprintable() and len(text) <= URL_CHARS_MAX:
+        return text  # nothing to hide: most texts, and a stream has very many
     return shown(text, chars_max=URL_CHARS_MAX)
 
 

@@ -413,7 +413,7 @@ def test_prune_forgets_history_and_keeps_the_items(filled: Call) -> None:
 
 
 def test_retrying_a_stage_with_lanes_needs_its_file(
-    on: Call, write_program: Callable[[str], Path]
+    on: Call, program: Path, write_program: Callable[[str], Path]
 ) -> None:
     path = write_program(
         "from onceflow import Lane, Permanent, Pipeline, Stage\n\n"
@@ -422,11 +422,15 @@ def test_retrying_a_stage_with_lanes_needs_its_file(
     )
     on("run", path, "x1", "y1")
 
+    on("run", program, "gone")
+    assert "for good and left alone" in on("retry", "--run", "last", "--state", "failed").out
+    assert "retried 1 item" in on("retry", "gone").out, "its own pipeline has no lanes"
     without = on("retry", "x1")
 
     assert (without.code, "has lanes" in without.err) == (2, True)
     assert "retried 2 items" in on("retry", path, "--state", "failed", "--permanent").out
-    assert {item["lane"] for item in on("items", "--json").lines} == {"x", "y"}
+    opened = on("items", "--pipeline", "site", "--json").lines
+    assert {item["lane"] for item in opened} == {"x", "y"}
 
 
 # --- checking ---

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -150,8 +150,10 @@ def _act(
     if keys and not _only_pipeline(which):
         raise UsageError(f"give keys or a filter to {command}, not both")
     programs = [] if file is None else pipelines_of(file)
-    if command == "retry" and file is None:
-        programs = asyncio.run(_ready_here(common))
+    if command == "retry":
+        named = {pipeline.name for pipeline in programs}
+        ready = asyncio.run(_ready_here(common))
+        programs += [pipeline for pipeline in ready if pipeline.name not in named]
     flow = common.existing(*programs)
     return asyncio.run(_perform(flow, command, keys, which, programs, common.out, options))
 
@@ -181,10 +183,16 @@ async def _perform(
         await _check_stage(flow, which.stage, which.pipeline)
         if options.get("from_stage"):
             await _check_stage(flow, options["from_stage"], which.pipeline)
+        items = [await find_item(flow, which.pipeline, key) for key in keys]
+        ids = [item.id for item in items]
+        run = whole = None
+        if which.run is not None:
+            whole = await find_run(flow, which.run)
+            run = whole.id
         if command == "retry":
-            await _check_lanes(flow, which, programs, options["from_stage"])
-        ids = [(await find_item(flow, which.pipeline, key)).id for key in keys]
-        run = None if which.run is None else (await find_run(flow, which.run)).id
+            meant = {item.pipeline for item in items}
+            meant |= {one for one in (which.pipeline, whole and whole.pipeline) if one}
+            await _check_lanes(flow, meant, programs, options["from_stage"])
         acted = await flow.act(
             command, which.pipeline, state=which.state, stage=which.stage, run=run,
             error_code=which.error, keys=ids if keys else None, **options,
@@ -203,16 +211,18 @@ async def _check_stage(flow: Flow, stage: str | None, pipeline: str | None) -> N
 
 
 async def _check_lanes(
-    flow: Flow, which: Which, programs: Sequence[Pipeline], from_stage: str
+    flow: Flow, meant: Collection[str], programs: Sequence[Pipeline], from_stage: str
 ) -> None:
-    """Only the program knows which lane an item belongs to, and lanes are a promise to others."""
+    """Only the program knows which lane an item belongs to, and lanes are a promise to others.
+    Without any pipeline that is meant, all are."""
     known = {pipeline.name for pipeline in programs}
     for row in await flow.store.read("stages"):
-        meant = which.pipeline in (None, row["pipeline"]) and row["pipeline"] not in known
-        if meant and row["lane_limit"] is not None and (from_stage or row["stage"]) == row["stage"]:
+        if row["pipeline"] in known or (meant and row["pipeline"] not in meant):
+            continue
+        if row["lane_limit"] is not None and (from_stage or row["stage"]) == row["stage"]:
             raise UsageError(
                 f"stage {row['stage']!r} of {row['pipeline']!r} has lanes, which its own file "
-                "works out; name it: onceflow retry FILE.py …, or choose another --pipeline"
+                "works out; name it: onceflow retry FILE.py …, or choose --pipeline or --run"
             )
 
 

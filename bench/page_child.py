@@ -259,7 +259,7 @@ def main() -> int:
     except ModuleNotFoundError as error:
         print(f"{error}; `make bench-setup` installs it", file=sys.stderr)
         return NOT_INSTALLED
-    print(json.dumps(found), flush=True)
+    print(json.dumps({**found, "cpu_seconds": cpu_seconds()}), flush=True)
     return 0
 
 

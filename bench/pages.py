@@ -18,6 +18,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,7 @@ class Figure:
     pages_per_second: float
     cpu_ms: float  # of a page, in all its processes: the least of its turns
     load: float  # before the turn that was the fastest
+    others: float  # cores that everybody else used during it, nginx among them
 
 
 def main() -> int:
@@ -106,7 +108,7 @@ def _turns(
         for name in names:
             if name in missing:
                 continue
-            load = os.getloadavg()[0]
+            load, began, busy = os.getloadavg()[0], time.perf_counter(), _busy_seconds()
             done = subprocess.run(
                 [sys.executable, "-m", "bench.page_child", json.dumps({**task, "name": name})],
                 cwd=ROOT, capture_output=True, text=True, timeout=SECONDS_MAX, check=False,
@@ -116,15 +118,26 @@ def _turns(
                 print(f"{name}: {missing[name]}", file=sys.stderr)
                 continue
             answer = json.loads(done.stdout.strip().splitlines()[-1])
-            found = Figure(name, answer["pages_per_second"], answer["cpu_ms"], load)
+            others = _busy_seconds() - busy - answer["cpu_seconds"]
+            others = max(0.0, others / (time.perf_counter() - began))
+            found = Figure(name, answer["pages_per_second"], answer["cpu_ms"], load, others)
             print(
                 f"turn {turn + 1}: {name:15} {found.pages_per_second:8,.1f} pages/s,"
-                f" {found.cpu_ms:7.3f} ms CPU a page, load {load:.1f}",
+                f" {found.cpu_ms:7.3f} ms CPU a page, load {load:.1f},"
+                f" others used {others:.1f} cores",
                 file=sys.stderr,
             )
             best = figures.get(name, found)
             fastest = max(best, found, key=lambda one: one.pages_per_second)
             figures[name] = replace(fastest, cpu_ms=min(best.cpu_ms, found.cpu_ms))
+
+
+def _busy_seconds() -> float:
+    """CPU time that all processes of this machine have used since it started."""
+    user, nice, system, _, _, irq, softirq = map(
+        int, Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:8]
+    )
+    return (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK")
 
 
 def _report(figures: dict[str, Figure], missing: dict[str, str]) -> str:
@@ -153,7 +166,9 @@ def _report(figures: dict[str, Figure], missing: dict[str, str]) -> str:
             f" < 5 % | {met} |"
         )
     loads = [figure.load for figure in figures.values()] or [0.0]
+    most = max([figure.others for figure in figures.values()], default=0.0)
     weather = f"load {min(loads):.1f} to {max(loads):.1f} before the turns that count"
+    weather += f", others used up to {most:.1f} cores in them"
     return "\n".join([*lines, "", f"{weather}; {machine.description()}"])
 
 

@@ -1,11 +1,16 @@
 """What a live view shows, worked out from counts and drawn at any width."""
 
 import io
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from rich.console import Console
 
+import onceflow
+from onceflow import StoreUnavailable
+from onceflow.commands import follow
 from onceflow.commands.board import (
     ActiveView,
     Board,
@@ -15,6 +20,7 @@ from onceflow.commands.board import (
     stage_views,
     totals,
 )
+from onceflow.commands.follow import Follower, Scope, Watcher
 
 STAGES = [
     {"pipeline": "news", "stage": name, "position": position, "is_gate": name == "digest",
@@ -141,6 +147,40 @@ def test_the_total_of_a_run_that_is_still_added_to_is_marked() -> None:
 
 def test_the_plain_line_says_it_all() -> None:
     assert full_board().line() == (
-        "news 01abc: 36 of 60 settled (68 %), 6 failed, 7 active, 15 ready, 2 waiting, 1 min 1 s, "
-        "about 13 s left, something"
+        "news 01abc: 36 of 60 settled, 68 % of the way, 6 failed, 7 active, 15 ready, 2 waiting, "
+        "1 min 1 s, about 13 s left, something"
     )
+
+
+async def test_a_database_that_cannot_be_seen_is_said_now_and_then(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flow = onceflow.open(tmp_path / "onceflow.db")
+    watcher = Watcher(flow, Scope(), "news")
+    follower = Follower(flow, watcher, quiet=False)
+    now = [1000.0]
+    monkeypatch.setattr(follow, "time", SimpleNamespace(monotonic=lambda: now[0]))
+
+    async def unseen() -> None:
+        raise StoreUnavailable("nobody answers")
+
+    async def said(seconds: float) -> int:
+        for _ in range(int(seconds * 4)):
+            await follower._look()
+            now[0] += 0.25
+        return capsys.readouterr().err.count("no progress to show at the moment: nobody answers")
+
+    monkeypatch.setattr(watcher, "look", unseen)
+    assert await said(12) == 2, "at once, and after ten seconds"
+    assert await said(24) == 2
+
+    async def seen() -> None: ...
+
+    async def no_failures() -> list[str]:
+        return []
+
+    monkeypatch.setattr(watcher, "look", seen)
+    monkeypatch.setattr(watcher, "failures", no_failures)
+    assert await said(1) == 0
+    monkeypatch.setattr(watcher, "look", unseen)
+    assert await said(1) == 1, "it is gone again"

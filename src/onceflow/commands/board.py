@@ -195,7 +195,9 @@ class Board:
     def line(self) -> str:
         """All of it in one plain line, for where there is no terminal."""
         sums = self.totals
-        words = [f"{sums.settled:,} of {_total(self)} settled ({int(sums.part * 100)} %)"]
+        words = [f"{sums.settled:,} of {_total(self)} settled"]
+        if 0 < sums.part < 1:  # an item that is half through is not settled, but it is half done
+            words.append(f"{int(sums.part * 100)} % of the way")
         words += [
             f"{count:,} {name}"
             for count, name in (

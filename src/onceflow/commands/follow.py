@@ -34,6 +34,8 @@ LOOK_SHARE = 10
 """After a look that took t seconds the next one waits at least this many t."""
 DRAW_SECONDS = 0.12
 PLAIN_SECONDS = 10.0
+BLIND_SECONDS = 10.0
+"""How often it is said that the database cannot be seen."""
 LINES_MAX = 8
 """Failures and warnings shown for one look; the rest is counted."""
 WORKERS_ASKED_MAX = 20
@@ -213,6 +215,8 @@ class Follower:
         self._lines: list[str] = []
         self._warned = ""
         self._spoken = (-1, float("-inf"))
+        self._blind = 0.0
+        """When it was last said that the database cannot be seen; 0 while it can."""
 
     def say(self, text: str, style: str = "") -> None:
         """A line that stays, above the board."""
@@ -261,7 +265,9 @@ class Follower:
             lines = [] if self._quiet else await self._watcher.failures()
         except OnceflowError as error:
             lines = []
-            self._lines.append(f"no progress to show at the moment: {error}")
+            self._unseen(error)
+        else:
+            self._blind = 0.0
         took = time.monotonic() - began
         warnings, self._lines = self._lines, []
         for text in lines:
@@ -275,6 +281,13 @@ class Follower:
         elif not self._quiet:
             self._speak()
         return max(LOOK_SECONDS, took * LOOK_SHARE)
+
+    def _unseen(self, error: OnceflowError) -> None:
+        """Say that there is nothing to show: at once, then now and then."""
+        now = time.monotonic()
+        if not self._blind or now - self._blind >= BLIND_SECONDS:
+            self._blind = now
+            self._lines.append(f"no progress to show at the moment: {error}")
 
     async def _pause(self, until: asyncio.Event, seconds: float) -> None:
         end = time.monotonic() + seconds

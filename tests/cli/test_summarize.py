@@ -11,6 +11,7 @@ from typing import Any
 import psutil
 import pytest
 
+from onceflow.commands import ready
 from tests.cli.conftest import Answer, Call, clean_environment, finished, spawn
 from tests.cli.loopback import ALLOW, GENTLE, Loopback
 from tests.pipelines.conftest import article
@@ -292,6 +293,30 @@ def test_words_language_and_a_prompt_of_ones_own_reach_the_model(
 
     bodies = [one.body.decode() for one in web.site.requests if one.path.startswith("/v1")]
     assert "Say in Latin, in 33 words, who is right." in bodies[0]
+
+
+@pytest.mark.parametrize(
+    ("missing", "more", "said"),
+    [
+        ("aiohttp", [], "reading pages needs aiohttp: pip install 'onceflow[clients]'"),
+        ("numpy", [], "the model embedded needs numpy: pip install 'onceflow[embedded]'"),
+        ("openai", [WRITES], "the model openai:m needs openai: pip install 'onceflow[openai]'"),
+    ],
+)
+def test_who_cannot_do_the_work_claims_nothing_of_it(
+    call: Call, monkeypatch: pytest.MonkeyPatch, missing: str, more: list[str], said: str
+) -> None:
+    there = ready.find_spec
+    monkeypatch.setattr(ready, "find_spec", lambda name: None if name == missing else there(name))
+    url = "https://a.test/"
+    assert call("summarize", url, "--add-only", *more).code == 0, "workers elsewhere do it"
+
+    for command in (["summarize", url], ["worker", "summarize"], ["ingest", url], ["serve"]):
+        answer = call(*command, *more)
+
+        assert (answer.code, said in answer.err) == (2, True), command
+    [item] = call("items", "--json").lines
+    assert (item["phase"], item["attempt"]) == ("ready", 0)
 
 
 @pytest.mark.parametrize(

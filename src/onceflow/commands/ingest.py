@@ -10,7 +10,7 @@ from cyclopts import Group, Parameter
 
 from onceflow import Flow
 from onceflow.commands.common import Common, Engine, Flag
-from onceflow.commands.ready import Options, summarize_job
+from onceflow.commands.ready import Options, check_installed, summarize_job
 from onceflow.commands.seeds import source_of
 from onceflow.commands.work import Ceilings, Wishes, check_urls, submit
 
@@ -105,6 +105,8 @@ def ingest(
     check_urls("ingest", urls, needed=refresh or new_run or add_only)
     settings = (engine or Engine()).settings(common)
     job, _ = ingest_jobs(common, reading or Reading(), auto_generate=generate)
+    if not follow and not add_only:
+        check_installed(job.llm.name)
     pipeline = job.pipeline()
     flow = common.flow(pipeline, settings=settings)
     wishes = Wishes(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, fields
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,6 +22,10 @@ if TYPE_CHECKING:
     from onceflow.pipelines.summarize import Summarize
 
 PROMPT_BYTES_MAX = 100_000
+PAGES_NEED = ("aiohttp", "ada_url", "protego", "trafilatura", "lxml")
+MODELS_NEED = {
+    "embedded": ("numpy", "wordllama"), "openai": ("openai",), "local": ("xllamacpp",),
+}  # fmt: skip
 READY = Group(
     "Summaries and pages", sort_key=80, help="Also in onceflow.toml, see docs/settings.md."
 )
@@ -92,9 +97,29 @@ def summarize_job(common: Common, options: Options) -> Summarize:
     )
 
 
-def ready_flow(common: Common, options: Options, settings: Any) -> tuple[Pipeline, Flow]:
-    """The summarize pipeline, and a flow that tells it which item has which page."""
+def check_installed(model: str) -> None:
+    """Refuse to claim what cannot be done here: it would fail for everybody who shares the work."""
+    kind = model.partition(":")[0]
+    for what, needed, extra in (
+        ("reading pages", PAGES_NEED, "clients"),
+        (f"the model {model}", MODELS_NEED.get(kind, ()), kind),
+    ):
+        missing = [name for name in needed if find_spec(name) is None]
+        if missing:
+            raise UsageError(
+                f"{what} needs {', '.join(missing)}: pip install 'onceflow[{extra}]'; nothing was "
+                "claimed"
+            )
+
+
+def ready_flow(
+    common: Common, options: Options, settings: Any, *, works: bool = True
+) -> tuple[Pipeline, Flow]:
+    """The summarize pipeline, and a flow that tells it which item has which page. Who `works` must
+    be able to."""
     job = summarize_job(common, options)
+    if works:
+        check_installed(job.llm.name)
     for remark in _unheard(job):
         common.out.say(f"onceflow: {remark}")
     pipeline = job.pipeline()

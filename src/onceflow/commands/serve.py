@@ -17,6 +17,7 @@ from onceflow.commands.common import Common, Engine, Flag
 from onceflow.commands.ingest import Reading, ingest_jobs
 from onceflow.commands.output import INTERRUPTED, OK, UsageError
 from onceflow.commands.program import pipelines_of
+from onceflow.commands.ready import check_installed
 from onceflow.commands.work import LogLines, logging_to
 
 PORT = 8000
@@ -88,6 +89,8 @@ def serve(
         raise UsageError(f"--root-path is {root_path}; it must begin with / and not end with it")
     settings = (engine or Engine()).settings(common)
     job, shared = ingest_jobs(common, reading or Reading(), auto_generate=auto_generate)
+    if not no_worker:
+        check_installed(shared.llm.name)
     pipelines: list[Pipeline] = [job.pipeline(), shared.pipeline()]
     if file is not None:
         pipelines += pipelines_of(file, ())

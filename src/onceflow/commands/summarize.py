@@ -84,7 +84,7 @@ def summarize(
     options, engine = options or Options(), engine or Engine()
     settings = engine.settings(common)
     folder = out_folder(common, out)
-    pipeline, flow = ready_flow(common, options, settings)
+    pipeline, flow = ready_flow(common, options, settings, works=not (follow or add_only))
     path = getattr(flow.store, "path", None)
     if not urls and path is not None and not path.exists():
         raise UsageError(

@@ -1067,7 +1067,7 @@ def onceflow_claim(claim: Any, count: int) -> Any:
 async def test_a_dead_workers_items_are_taken_over_when_its_lease_is_over(
     database: Database, clock: FakeClock
 ) -> None:
-    pipeline = one_stage(attempts=2)
+    pipeline = one_stage()
     async with database.flow(pipeline, clock=clock) as flow:
         await flow.add(pipeline, ["a"])
         await claim_as(flow.store, pipeline)

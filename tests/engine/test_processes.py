@@ -80,10 +80,10 @@ async def counts_are(flow: Flow, **wanted: int) -> None:
 async def test_F05_a_worker_stopped_for_longer_than_its_lease_commits_nothing_afterwards(
     database: Database,
 ) -> None:
-    pipeline = quick("wait")
+    pipeline = quick("wait", 3)
     async with database.flow(pipeline, settings=EAGER) as flow:
         await flow.add(pipeline, ["a"])
-        async with process(database, "wait") as stopped:
+        async with process(database, "wait", 3) as stopped:
             await stopped.says("began a")
             stopped.send(signal.SIGSTOP)
             while not await others_can_write(database.url):  # it was just writing

@@ -10,6 +10,7 @@ import pytest
 
 from onceflow import Lane, Pipeline, Settings, Stage, StoreUnavailable, Transient, Work
 from onceflow.engine.flow import Flow
+from onceflow.store.base import APART_MS
 from tests.engine.kit import (
     DEAD,
     VirtualLoop,
@@ -347,6 +348,8 @@ def test_an_item_that_kills_its_worker_each_time_is_failed_as_poison(tmp_path: P
             for _ in range(3):
                 assert len(await claim_as(flow.store, pipeline)) == 1
                 await flow.store.leave(DEAD.id)
+                await flow.store.sweep()
+                await asyncio.sleep(APART_MS / 1000)
                 await flow.store.sweep()
             item = await only(flow, pipeline)
             assert (item.phase, item.error_code, item.attempt) == ("failed", "poison", 3)

@@ -29,6 +29,8 @@ SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 COOKIE = "onceflow_session"
 OPEN_PATHS = ("/health", "/login", "/static/")
 """What is shown without the token: nothing about any item."""
+FORM_KINDS = frozenset({"application/x-www-form-urlencoded", "multipart/form-data", "text/plain"})
+"""What a form of any page can send; other kinds are ignored where there is no body."""
 TOKEN_NAMES = frozenset({"token", "access_token", "api_key", "apikey", "key"})
 HEADERS = [
     (
@@ -157,8 +159,8 @@ class Guard:
         """The whole body, bounded in size and time, and fit to be parsed."""
         kind = headers.get("content-type", "").partition(";")[0].strip().lower()
         is_form = not _inside(scope, ("/api/",)) and kind == "application/x-www-form-urlencoded"
-        if kind and kind != "application/json" and not is_form:
-            raise Problem(415, "not-json", "send the body as application/json")
+        if kind in FORM_KINDS and not is_form:
+            raise _not_json()
         most = self._rules.body_bytes_max
         told = headers.get("content-length", "0")
         if not told.isdecimal() or int(told[:20]) > most:
@@ -182,8 +184,8 @@ class Guard:
                 f"the body did not come within {self._rules.body_seconds:g} seconds",
                 headers={"Connection": "close"},
             ) from None
-        if body and not kind:
-            raise Problem(415, "not-json", "send the body as application/json")
+        if body and kind != "application/json" and not is_form:
+            raise _not_json()
         if body and not is_form:
             check_json(body)
         return body
@@ -216,6 +218,10 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _no_constant(name: str) -> None:
     raise ValueError(f"{name} is not a JSON value")
+
+
+def _not_json() -> Problem:
+    return Problem(415, "not-json", "send the body as application/json")
 
 
 def _too_large(most: int) -> Problem:

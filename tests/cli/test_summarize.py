@@ -155,7 +155,7 @@ def test_articles_that_were_only_added_are_worked_on_by_the_command_that_is_name
     added = on("ingest", url, "--add-only", *ALLOW)
     watched = on("watch", "--once")
 
-    assert "next: onceflow ingest --db" in added.out
+    assert f"next: onceflow ingest {' '.join(ALLOW)} --db" in added.out
     assert "no worker lives; start one: onceflow ingest" in watched.out
     on("ingest", *ALLOW)
     said = on("why", f"{url}#part")
@@ -390,6 +390,32 @@ def test_c06_an_output_folder_that_is_a_file_is_refused_before_any_work(
     assert answer.code == 2
     assert "taken cannot be used: it is not a folder" in answer.err
     assert web.site.paths() == []
+
+
+def test_another_databases_folder_is_refused_before_anything_is_added(
+    call: Call, web: Loopback, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in GENTLE.items():
+        monkeypatch.setenv(name, value)
+    [url] = web.articles(1)
+    assert call("summarize", url, *ALLOW, "--db", "one.db").code == 0
+
+    refused = call("summarize", url, *ALLOW, "--db", "other.db")
+
+    assert refused.code == 2
+    assert "has the summaries of another database; name another folder with --out" in refused.err
+    assert call("items", "--db", "other.db", "--json").out == ""
+
+
+def test_what_was_only_added_names_the_flags_that_its_workers_need(call: Call) -> None:
+    answer = call(
+        "summarize", "https://a.test/", "--add-only", "--words", 15, "--language", "Old Norse"
+    )
+
+    assert "next: onceflow worker summarize --words 15 --language 'Old Norse', and" in answer.out
+    assert "each worker goes by its own flags and settings" in answer.out
+    plain = call("summarize", "https://a.test/", "--add-only")
+    assert "next: onceflow worker summarize, and onceflow watch" in plain.out
 
 
 def test_workers_work_and_summarize_only_follows(

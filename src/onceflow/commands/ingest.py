@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,7 +11,7 @@ from cyclopts import Group, Parameter
 
 from onceflow import Flow
 from onceflow.commands.common import Common, Engine, Flag
-from onceflow.commands.ready import Options, check_installed, summarize_job
+from onceflow.commands.ready import Options, check_installed, flags_of, summarize_job
 from onceflow.commands.seeds import source_of
 from onceflow.commands.work import Ceilings, Wishes, check_urls, submit
 
@@ -103,8 +104,9 @@ def ingest(
     """
     common = common or Common()
     check_urls("ingest", urls, needed=refresh or new_run or add_only)
-    settings = (engine or Engine()).settings(common)
-    job, _ = ingest_jobs(common, reading or Reading(), auto_generate=generate)
+    reading, engine = reading or Reading(), engine or Engine()
+    settings = engine.settings(common)
+    job, _ = ingest_jobs(common, reading, auto_generate=generate)
     if not follow and not add_only:
         check_installed(job.llm.name)
     pipeline = job.pipeline()
@@ -116,6 +118,8 @@ def ingest(
         add_only=add_only,
         verbose=verbose,
         follow_only=follow,
+        flags="".join(f" {shlex.quote(word)}" for word in flags_of(common, reading, engine))
+        + (" --generate" if generate else ""),
         beside=(lambda flow, run, warn: Triggers(flow, run)) if generate else None,
     )
     with source_of(urls, urls=True) as source:

@@ -163,15 +163,19 @@ def helper_command(common: Common, options: Options, engine: Engine) -> list[str
     """The command of a worker with the same flags; its database comes by the environment, since
     an address may hold a password and everybody can read a command line."""
     command = [sys.executable, "-m", "onceflow", "worker", "summarize", "--until-eof", "--quiet"]
-    if common.config is not None:
-        command += ["--config", str(common.config)]
-    for one in (options, engine):
+    return command + flags_of(common, options, engine)
+
+
+def flags_of(common: Common, *groups: Any) -> list[str]:
+    """The flags that were given, but for the database, as another command takes them."""
+    flags = [] if common.config is None else ["--config", str(common.config)]
+    for one in groups:
         for field in fields(one):
             value = getattr(one, field.name)
             for each in value if isinstance(value, list) else [value]:
                 if each is not None:
-                    command += [f"--{field.name.replace('_', '-')}", str(each)]
-    return command
+                    flags += [f"--{field.name.replace('_', '-')}", str(each)]
+    return flags
 
 
 def out_folder(common: Common, given: Path | None) -> Path:

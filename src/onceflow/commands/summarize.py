@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,7 @@ from cyclopts import Parameter
 from onceflow import Flow
 from onceflow.commands.common import Common, Engine, Flag
 from onceflow.commands.output import UsageError
-from onceflow.commands.ready import Options, helper_command, out_folder, ready_flow
+from onceflow.commands.ready import Options, flags_of, helper_command, out_folder, ready_flow
 from onceflow.commands.seeds import source_of
 from onceflow.commands.work import Beside, Ceilings, Wishes, check_urls, submit
 
@@ -98,11 +99,21 @@ def summarize(
         refresh, new_run, add_only, verbose, follow,
         lambda flow, run, warn: _files(flow, folder, run, warn),
         None if add_only else lambda: alone(folder),
+        None if add_only else lambda flow: _check_folder(flow, folder),
+        "".join(f" {shlex.quote(word)}" for word in flags_of(common, options, engine)),
         [helper_command(common, options, engine)] * (workers - 1),
         {"ONCEFLOW_DB": common.database()[0]},
     )  # fmt: skip
     with source_of(urls, urls=True) as source:
         return submit(pipeline, flow, source, wishes, common)
+
+
+async def _check_folder(flow: Flow, folder: Path) -> None:
+    """Refuse a folder that cannot be used, or is another database's."""
+    from onceflow.pipelines.files import Files
+
+    async with Files(flow, folder):
+        pass
 
 
 def _files(flow: Flow, folder: Path, run: str | None, warn: Callable[[str], None]) -> Beside:

@@ -11,7 +11,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import (
     AbstractAsyncContextManager,
     asynccontextmanager,
@@ -198,6 +198,10 @@ class Wishes:
     """Makes what goes along with the work, from the flow, the run and a way to warn."""
     alone: Callable[[], AbstractAsyncContextManager[None]] | None = None
     """Two that begin with the same keys at the same moment: the second finds the first's run."""
+    check: Callable[[Flow], Awaitable[None]] | None = None
+    """Refuses what cannot go along, before anything is added."""
+    flags: str = ""
+    """What a worker elsewhere must be given to do the same."""
     helpers: Sequence[Sequence[str]] = ()
     """Commands of worker processes that help, until their stdin ends."""
     environment: Mapping[str, str] | None = None
@@ -233,7 +237,7 @@ def submit(
     if out.as_json:
         out.emit(_json(report))
     else:
-        for line in _summary(report, pipeline, where, add_only=wishes.add_only):
+        for line in _summary(report, pipeline, where, wishes):
             out.line(line)
     return report.code
 
@@ -267,6 +271,8 @@ async def _run(flow: Flow, job: _Job) -> Report:
     report = Report(job.pipeline.name, duplicate=job.found.duplicate, refused=job.found.refused)
     report.refusals = [{"line": one.line, "why": one.why} for one in job.found.refusals]
     async with flow:
+        if job.wishes.check is not None:
+            await job.wishes.check(flow)
         more = job.wishes.alone() if job.wishes.alone else nullcontext()
         async with _alone(getattr(flow.store, "path", None)), more:
             adding = await _begin(flow, job, report)
@@ -596,7 +602,7 @@ def _paused(row: Any, where: str) -> str:
     return f"{why}; then {command}, and the same command again goes on"
 
 
-def _summary(report: Report, pipeline: Pipeline, where: str, *, add_only: bool) -> Iterator[str]:
+def _summary(report: Report, pipeline: Pipeline, where: str, wishes: Wishes) -> Iterator[str]:
     """The last lines: what came out, and what to do next."""
     whose = f"{report.pipeline}" if report.run is None else f"{report.pipeline} {report.run}"
     counts = [
@@ -609,10 +615,12 @@ def _summary(report: Report, pipeline: Pipeline, where: str, *, add_only: bool) 
         )
         if count or name == "done"
     ]
-    if add_only:
+    if wishes.add_only:
         yield f"{whose}: added {report.new:,}, already known {report.known:,}"
         command = WORKED_BY.get(report.pipeline, "onceflow worker FILE.py")
-        yield f"  next: {command}{where}, and onceflow watch {report.run}{where}"
+        yield f"  next: {command}{wishes.flags}{where}, and onceflow watch {report.run}{where}"
+        if wishes.flags:
+            yield "    (each worker goes by its own flags and settings: give all of them the same)"
         return
     if report.already:
         already = "nothing is left to do" if report.failed else "all done already"

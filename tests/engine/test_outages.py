@@ -295,12 +295,13 @@ async def test_F14_a_full_disk_is_said_and_waited_for_and_costs_no_attempt(
             except OSError:
                 pass
 
-        async def add_until_it_is_full() -> None:
+        async def add_until_it_is_full(size: int) -> None:
             for at in range(200):  # the log file has some room of its own left
-                await flow.add(pipeline, [Seed(f"more{at}", os.urandom(20_000).hex())])
+                await flow.add(pipeline, [Seed(f"more{at} of {size}", os.urandom(size).hex())])
 
-        with pytest.raises(StoreUnavailable, match="is full; nothing accepted is lost, free some"):
-            await add_until_it_is_full()
+        for size in (20_000, 2000, 1):  # at the end there is no room for the smallest write
+            with pytest.raises(StoreUnavailable, match="is full; nothing accepted is lost, free"):
+                await add_until_it_is_full(size)
         go.set()
 
         async def troubled() -> bool:

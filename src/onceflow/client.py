@@ -257,7 +257,7 @@ class Client:
             yield from page[name]
             if page["next"] is None:
                 return
-            page = self._do(_get(page["next"]))
+            page = self._do(_get(_below(page["next"], self._http.base_url)))
 
     def retry(self, id: int, *, from_stage: str = "", why: str = "") -> Json:
         return self._do(_act(id, "retry", {"from_stage": from_stage, "why": why}))
@@ -416,7 +416,7 @@ class AsyncClient:
                 yield one
             if page["next"] is None:
                 return
-            page = await self._do(_get(page["next"]))
+            page = await self._do(_get(_below(page["next"], self._http.base_url)))
 
     async def retry(self, id: int, *, from_stage: str = "", why: str = "") -> Json:
         return await self._do(_act(id, "retry", {"from_stage": from_stage, "why": why}))
@@ -462,6 +462,11 @@ class AsyncClient:
                     raise
             await self._sleep(self._rules.pause(number, None))
             number += 1
+
+
+def _below(path: str, base: httpx2.URL) -> str:
+    """A path that the server gave, without what the base address has of it already."""
+    return path.removeprefix(base.path.rstrip("/"))
 
 
 def _comes(error: ApiError) -> bool:

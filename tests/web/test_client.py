@@ -132,6 +132,19 @@ def test_an_answer_that_is_no_json_is_an_error_too() -> None:
         client.health()
 
 
+def test_pages_go_on_under_a_path_too() -> None:
+    first = {"items": [{"id": 1}], "next": "/once/api/items?limit=1&after=1"}
+    script = Script(
+        httpx2.Response(200, json=first), httpx2.Response(200, json={"items": [], "next": None})
+    )
+    client = Client("http://a.test/once", transport=script, sleep=lambda _: None)
+    assert [item["id"] for item in client.items(limit=1)] == [1]
+    asked = [str(request.url) for request in script.requests]
+    assert asked == [
+        "http://a.test/once/api/items?limit=1", "http://a.test/once/api/items?limit=1&after=1",
+    ]  # fmt: skip
+
+
 def lines(*seqs: int) -> str:
     return "".join(json.dumps({"seq": seq}) + "\n" for seq in seqs) + "\n"
 

@@ -206,7 +206,9 @@ def test_A08_ids_that_are_none(client: httpx2.Client, id: str) -> None:
         answer = client.get(place)
         assert answer.status_code in (404, 422), (place[:80], answer.text[:200])
         assert answer.headers["content-type"] == PROBLEM
-    for place in (f"/api/ingestion-jobs/{id}/fetch", f"/api/items/{id}/cancel"):
+    for place in (
+        f"/api/ingestion-jobs/{id}/fetch", f"/api/items/{id}/cancel", f"/admin/jobs/{id}/retry",
+    ):  # fmt: skip
         assert client.post(place).status_code in (404, 405, 422), place[:80]
 
 

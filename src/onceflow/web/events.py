@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Request
-from starlette.background import BackgroundTask
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
@@ -140,7 +139,7 @@ class Stream(Response):
     """Chunks until they end or the reader is gone, whichever is first."""
 
     def __init__(self, chunks: AsyncIterator[bytes], media_type: str, feed: Any) -> None:
-        super().__init__(None, 200, HEADERS, media_type, BackgroundTask(lambda: None))
+        super().__init__(None, 200, HEADERS, media_type)
         self._chunks = chunks
         self._feed = feed
         del self.headers["content-length"]

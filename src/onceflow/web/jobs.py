@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from hashlib import blake2b
 from typing import Annotated, Any, Literal
 
@@ -243,8 +244,8 @@ async def _failure(flow: Flow, item: Item) -> Failure | None:
     permanent = False
     if item.phase is Phase.FAILED:
         rows = await flow.store.read("history", item=item.id, after=0, most=HISTORY_MAX)
-        kinds = [row for row in rows if row["kind"] == "failed"]
-        permanent = bool(kinds) and '"permanent":true' in (kinds[-1]["data"] or "").replace(" ", "")
+        told = [row["data"] for row in rows if row["kind"] == "failed" and row["data"]]
+        permanent = bool(told) and json.loads(told[-1]).get("permanent") is True
     return Failure(
         stage=item.stage,
         reason=masked(item.error),

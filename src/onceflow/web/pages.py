@@ -15,7 +15,7 @@ import onceflow
 from onceflow import Flow, Permanent
 from onceflow.core.transition import canonical_key
 from onceflow.web.guard import COOKIE, Rules
-from onceflow.web.jobs import At, add, find, ingest_of, job_of
+from onceflow.web.jobs import At, JobId, add, find, ingest_of, job_of
 from onceflow.web.problems import Problem
 from onceflow.web.shapes import ID_MAX, Job, masked
 
@@ -195,7 +195,7 @@ async def cards(request: Request, desk: At, ids: Ids) -> Response:
 
 @router.post("/admin/jobs/{id}/{command}")
 async def act(
-    request: Request, id: int, command: Literal["generate", "retry"], desk: At, form: Form
+    request: Request, id: JobId, command: Literal["generate", "retry"], desk: At, form: Form
 ) -> Response:
     """The buttons. What another tab has done already is done."""
     flow = desk.flow

@@ -76,6 +76,20 @@ def test_a_large_claim_is_made_in_batches_beside_each_other() -> None:
     assert counts(scheduler.wishes(0)) == {"a": 500}
 
 
+def test_room_for_a_small_batch_is_not_asked_for_while_a_claim_is_under_way() -> None:
+    scheduler, _ = scheduler_of(Stage("a", ok, processors=500, batch=500))
+    plan = plan_of(scheduler, "a")
+    busy = [plan.pool.assign(lease(item, plan.key), 0.0) for item in range(1, 501)]
+    [(_, first)] = scheduler.wishes(0)
+    assert first.count == 500, "a batch ahead"
+
+    for processor in busy[:499]:
+        plan.pool.release(processor)
+    assert counts(scheduler.wishes(0)) == {}
+    plan.pool.release(busy[499])
+    assert counts(scheduler.wishes(0)) == {"a": 500}, "a whole batch more"
+
+
 def test_the_answer_that_nothing_is_left_ends_a_guess_but_not_a_wake_up() -> None:
     scheduler, _ = scheduler_of(Stage("a", ok, processors=500, batch=500))
     plan = plan_of(scheduler, "a")

@@ -32,7 +32,7 @@ class Plan:
     way: Way
     hungry: bool = True
     guessing: bool = False
-    """Hungry only because the last claim was one batch of several: its answer may say no."""
+    """Hungry only because a claim under way may find more than it asks for; its answer will say."""
     reserved: int = 0
     """Room that a claim under way may fill."""
     turn: int = 0
@@ -75,17 +75,18 @@ class Scheduler:
         return 0 if plan is None or plan.hungry or plan.stage.bounded else self.room(plan)
 
     def wishes(self, now: float) -> list[tuple[Plan, Claim]]:
-        """What to ask for now; the room is reserved until `took` or `gave_up`. Of several large
-        batches it is one: the stage stays hungry, the next exchange asks for more beside it."""
+        """What to ask for now; the room is reserved until `took` or `gave_up`. Where there is room
+        for another large batch meanwhile, it is asked for beside the first."""
         wishes: list[tuple[Plan, Claim]] = []
         for plan in self.plans.values():
             if plan.opens_at is not None and plan.opens_at <= now:
                 plan.opens_at = None
                 self.wake(plan.key)
-            if plan.hungry and (room := self.room(plan)) > 0:
-                count = min(room, max(plan.stage.batch, CLAIM_SPLIT))
+            large = max(plan.stage.batch, CLAIM_SPLIT)
+            if plan.hungry and (room := self.room(plan)) >= (large if plan.guessing else 1):
+                count = min(room, large)
                 plan.reserved += count
-                plan.hungry = plan.guessing = count < room
+                plan.guessing = True
                 wishes.append((plan, plan.wish(count)))
         return wishes
 

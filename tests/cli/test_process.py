@@ -134,12 +134,13 @@ def test_ctrl_c_stops_a_run_and_the_same_command_goes_on(slow: Path) -> None:
     assert (second.code, second.object["done"], second.object["new"]) == (0, 2, 0)
 
 
-def test_an_idle_worker_ends_at_once(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_an_idle_worker_ends_at_once(tmp_path: Path, number: signal.Signals) -> None:
     (tmp_path / "news.py").write_text(PROGRAM)
     worker = spawn("worker", "news.py", cwd=tmp_path)
     told(worker, "works on news in onceflow.db")
 
-    worker.send_signal(signal.SIGTERM)
+    worker.send_signal(number)
     answer = finished(worker)
 
     assert (answer.code, "stopped: nothing to do" in answer.err) == (0, True)

@@ -802,7 +802,8 @@ FIELDS = ("pipeline", "key", "item", "run", "stage", "phase", "state", "fence", 
 
 
 class Stopper:
-    """What SIGINT and SIGTERM do while there is work: first drain, then stop at once, then leave.
+    """What SIGINT, SIGTERM and SIGHUP (the terminal was closed) do while there is work: first drain,
+    then stop at once, then leave.
 
     Handlers of the interpreter, not of the event loop: they run even while a handler blocks it.
     """
@@ -822,8 +823,9 @@ class Stopper:
 
     def __enter__(self) -> Stopper:
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
-                self._before[number] = signal.signal(number, self._signalled)
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
+                    self._before[number] = signal.signal(number, self._signalled)  # not if nohup
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -185,7 +185,11 @@ class Client:
             failed: Exception | None = None
             try:
                 answer = self._http.request(
-                    call.method, call.path, json=call.body, params=call.params, headers=call.headers
+                    call.method,
+                    call.path,
+                    json=call.body,
+                    params=call.params or None,
+                    headers=call.headers,
                 )
             except httpx2.TransportError as error:
                 failed = error
@@ -342,7 +346,11 @@ class AsyncClient:
             failed: Exception | None = None
             try:
                 answer = await self._http.request(
-                    call.method, call.path, json=call.body, params=call.params, headers=call.headers
+                    call.method,
+                    call.path,
+                    json=call.body,
+                    params=call.params or None,
+                    headers=call.headers,
                 )
             except httpx2.TransportError as error:
                 failed = error

@@ -14,7 +14,7 @@ import pytest
 
 from onceflow.commands import export as module
 from onceflow.commands.export import Csv, _Columns
-from tests.cli.conftest import PROGRAM, Answer, Call, finished, spawn
+from tests.cli.conftest import PROGRAM, Answer, Call, clean_environment, finished, spawn
 
 MIXED = '''
 """Results of every shape."""
@@ -78,6 +78,18 @@ def test_json_lines_have_the_results_as_they_are(on: Call, program: Path) -> Non
     }
     assert (found["gone"]["state"], found["gone"]["error_code"]) == ("failed", "gone")
     assert "2 items to stdout" in answer.err
+
+
+def test_json_lines_are_json_on_a_stdout_that_speaks_ascii_only(
+    call: Call, program: Path, tmp_path: Path
+) -> None:
+    call("run", program, "été")
+    environment = clean_environment(LC_ALL="C", PYTHONUTF8="0", PYTHONCOERCECLOCALE="0")
+
+    answer = finished(spawn("export", cwd=tmp_path, env=environment))
+
+    assert answer.out.isascii()
+    assert [item["key"] for item in answer.lines] == ["été"]
 
 
 def test_a_run_or_a_state_is_all_that_is_exported(on: Call, program: Path) -> None:

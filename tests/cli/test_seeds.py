@@ -159,6 +159,20 @@ def test_a_pipe_is_read_as_a_list(tmp_path: Path) -> None:
     assert found.accepted == 2
 
 
+def test_a_comment_behind_a_url_is_no_part_of_it_and_a_key_may_hold_anything(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "seeds.txt"
+    path.write_text("https://a.test/1  # mine\nhttps://a.test/2#part\n")
+    for urls, expected in (
+        (True, ["https://a.test/1", "https://a.test/2#part"]),
+        (False, ["https://a.test/1  # mine", "https://a.test/2#part"]),
+    ):
+        with source_of([str(path)], urls=urls) as source:
+            assert source is not None
+            assert list(keys_of(PIPELINE, source)) == expected
+
+
 def test_a_folder_is_refused_and_a_file_can_be_a_key(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="is a folder"):
         looked_through(tmp_path)

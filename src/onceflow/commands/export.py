@@ -16,7 +16,7 @@ from typing import IO, Any, Protocol
 from onceflow import Flow, Item
 from onceflow.commands.common import Common, check_pipeline, find_run
 from onceflow.commands.look import item_json
-from onceflow.commands.output import OK, ReaderGone, UsageError, forget
+from onceflow.commands.output import OK, ReaderGone, UsageError, forget, speaks_unicode
 from onceflow.commands.text import many
 
 FORMATS = ("jsonl", "csv", "parquet")
@@ -98,9 +98,11 @@ async def _export(flow: Flow, wanted: _Wanted, format: str, path: Path | None) -
         stages = await _stages(flow)
         count = 0
         if format == "jsonl":
+            plain_ascii = path is None and not speaks_unicode(sys.stdout)
             with _opened(path) as file:
                 async for item, results in _rows(flow, wanted, stages):
-                    line = json.dumps({**item_json(item), "results": results}, ensure_ascii=False)
+                    whole = {**item_json(item), "results": results}
+                    line = json.dumps(whole, ensure_ascii=plain_ascii)
                     _write(file, line + "\n")
                     count += 1
             return count

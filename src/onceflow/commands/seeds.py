@@ -24,6 +24,7 @@ READ_BYTES = 64 * 1024
 REFUSALS_KEPT = 20
 SPOOL_BYTES = 8 * 1024 * 1024
 SCHEME = re.compile(r"\s*[A-Za-z][A-Za-z0-9+.\-]*:")
+COMMENT = re.compile(r"\s+#")
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 BOMS = {b"\xff\xfe": "UTF-16", b"\xfe\xff": "UTF-16"}
 
@@ -105,6 +106,8 @@ class File:
             except UnicodeDecodeError:
                 yield number, Refusal(number, "it is not UTF-8 text")
                 continue
+            if self.word == "URL":  # which has no space in it
+                text = COMMENT.split(text, 1)[0]
             if text and not text.startswith("#"):
                 yield number, text
 

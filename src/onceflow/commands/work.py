@@ -802,8 +802,8 @@ FIELDS = ("pipeline", "key", "item", "run", "stage", "phase", "state", "fence", 
 
 
 class Stopper:
-    """What SIGINT, SIGTERM and SIGHUP (the terminal was closed) do while there is work: first drain,
-    then stop at once, then leave.
+    """What SIGINT, SIGTERM and SIGHUP (a closed terminal) do while there is work: first drain, then
+    stop at once, then leave.
 
     Handlers of the interpreter, not of the event loop: they run even while a handler blocks it.
     """

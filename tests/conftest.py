@@ -17,10 +17,12 @@ hypothesis.settings.register_profile("default", deadline=None)
 hypothesis.settings.register_profile("ci", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "default")
 
-# A shell without job control starts background jobs with Ctrl-C ignored, and programs inherit that.
-# The tests that interrupt programs need it as it is in a terminal.
+# A shell without job control starts background jobs with Ctrl-C ignored, nohup with SIGHUP, and
+# programs inherit that. The tests that signal programs need them as they are in a terminal.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def pytest_report_header() -> str:

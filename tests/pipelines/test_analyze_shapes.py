@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 from types import UnionType
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import pytest
 
@@ -37,7 +37,7 @@ def misfits(value: Any, shape: Any, where: str = "") -> list[str]:
             for key, one in value.items()
             for wrong in misfits(one, get_args(shape)[1], f"{where}.{key}")
         ]
-    if origin is UnionType:
+    if origin in (UnionType, Union):
         tried = [misfits(value, each, where) for each in get_args(shape)]
         return [] if [] in tried else tried[0]
     if hasattr(shape, "__required_keys__"):

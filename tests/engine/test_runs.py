@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 from onceflow import Done, Lane, Permanent, Pipeline, PipelineError, Seed, Stage, Transient, Work
+from onceflow.core.transition import decide
 from onceflow.engine.why import seconds
+from onceflow.store.base import Finish
 from onceflow.testing.clock import FakeClock
 from tests.engine.kit import (
     Database,
@@ -502,3 +504,54 @@ async def test_a_burst_of_gates_and_children_leaves_nothing_behind(database: Dat
         assert await gates(one) == 5
         assert sorted(run.accepted for run in await one.runs()) == [10, 11, 12, 13, 14]
         await audited(one)
+
+
+async def test_a_stop_leaves_no_gate_shut(database: Database) -> None:
+    """The last item of a run is finished within the grace time, and nobody else is there."""
+    begun, go = asyncio.Event(), asyncio.Event()
+
+    async def last(work: Work) -> str:
+        begun.set()
+        await go.wait()
+        return "x"
+
+    pipeline = one_stage(last, after_all=digest)
+    async with working(database.flow(pipeline)) as flow:
+        added = await flow.add(pipeline, ["a"])
+        await begun.wait()
+        flow.stop_soon()
+        go.set()
+        await flow.stop()
+        assert (await flow.run(added.run)).gate_opened_at is not None
+        assert await gates(flow) == 1
+        await flow.drain()
+        assert (await digest_of(flow, added.run))["done"] == ["a"]
+        await audited(flow)
+
+
+async def test_a_drain_opens_the_gate_of_what_another_worker_finished_last(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other one commits after the sweep and before the look at what is left, and ends."""
+    pipeline = one_stage(after_all=digest)
+    async with database.flow(pipeline) as flow, database.flow(pipeline) as elsewhere:
+        added = await flow.add(pipeline, ["a"])
+        [lease] = await claim_as(elsewhere.store, pipeline)
+        look = flow.store.read
+        looks = 0
+
+        async def read(query: str, **parameters: Any) -> Any:
+            nonlocal looks
+            if query == "activity":
+                looks += 1
+                if looks == 1:
+                    change = decide(pipeline, lease, Done("x"))
+                    await elsewhere.store.exchange("dead", [Finish(lease, change)], [])
+            return await look(query, **parameters)
+
+        monkeypatch.setattr(flow.store, "read", read)
+        await flow.drain()
+        assert looks > 1
+        assert (await digest_of(flow, added.run))["done"] == ["a"]
+        assert await gates(flow) == 1
+        await audited(flow)

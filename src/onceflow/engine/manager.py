@@ -565,8 +565,15 @@ class Manager:
         if now < self._idle_check_at and not self._settled_runs:
             return False
         self._idle_check_at = now + self._settings.poll_seconds
-        if await self._sweep():
-            return False
+        # Others may finish, and end, at any moment. Only a sweep after all was seen settled leaves
+        # no gate shut, and only a look after that finds what another one's sweep has opened.
+        for _ in range(2):
+            if await self._sweep() or not await self._all_settled():
+                return False
+        return True
+
+    async def _all_settled(self) -> bool:
+        """Whether nothing of these pipelines is left to do for anybody."""
         rows = [
             row for row in await self._store.read("activity") if row["pipeline"] in self._pipelines
         ]
@@ -577,11 +584,18 @@ class Manager:
     def _is_over(self) -> bool:
         if self._stop_at is None:
             return False
-        left = self._finished or self._asked or self._queues or any(_busy(self._scheduler))
-        if not left:
-            return True
-        out_of_reach = self._troubles and self._loop.time() > self._stop_at + LAST_WORDS_SECONDS
-        return bool(out_of_reach)  # what is left will be reclaimed
+        if self._has_work():
+            out_of_reach = self._troubles and self._loop.time() > self._last_words_at()
+            return bool(out_of_reach)  # what is left will be reclaimed
+        return not self._settled_runs or self._loop.time() > self._last_words_at()
+
+    def _has_work(self) -> bool:
+        """Whether anything that was claimed is not yet answered for."""
+        return bool(self._finished or self._asked or self._queues or any(_busy(self._scheduler)))
+
+    def _last_words_at(self) -> float:
+        assert self._stop_at is not None
+        return self._stop_at + LAST_WORDS_SECONDS
 
     async def _end(self) -> None:
         self._over = True
@@ -752,6 +766,8 @@ class Manager:
         self._give_back_queued("the worker stopped")
         if self._stop_at is not None and now >= self._stop_at:
             self._give_back_working("the worker stopped")
+        if self._settled_runs and not self._has_work():
+            self._sweep_at = now  # nobody else may be there to ask for their gates
 
     def _give_back_working(self, why: str) -> None:
         for plan, processor in _working(self._scheduler):
@@ -828,7 +844,8 @@ SETTLE_SECONDS = 0.05
 SWEEP_SHARE = 20
 """Sweeps for gates take at most one part in so many of the time, however long one takes."""
 LAST_WORDS_SECONDS = 10.0
-"""How long a stop goes on trying to release leases in a database that does not answer."""
+"""How long a stop goes on trying to release leases, and to open the gates of what it settled, in a
+database that does not answer."""
 
 
 def _tell(

@@ -45,7 +45,7 @@ SELECT b.bounded, b.room, CAST(1 AS bigint) AS runs, b.now,
        CASE WHEN (SELECT count(*) FROM picked) = :count THEN EXISTS (
          SELECT 1 FROM item AS i
           WHERE i.pipeline = :pipeline AND i.stage = :stage AND i.phase = 'ready'
-            AND i.id NOT IN (SELECT picked.id FROM picked)) ELSE false END AS more,
+            AND i.id <> :item) ELSE false END AS more,
        c.id, c.key, c.fence, c.attempt, c.generation, c.run, c.depth, c.priority,
        (SELECT r.body FROM result AS r WHERE r.item = c.id AND r.stage = :before
          ORDER BY r.generation DESC LIMIT 1) AS body

@@ -11,5 +11,5 @@ promoted AS (
   RETURNING item.id)
 SELECT (SELECT count(*) FROM promoted) AS promoted,
        (SELECT i.due_at FROM item AS i
-         WHERE i.phase = 'waiting' AND i.due_at IS NOT NULL AND i.id NOT IN (SELECT due.id FROM due)
-         ORDER BY i.due_at LIMIT 1) - (SELECT clock.now FROM clock) AS due_in_ms
+         WHERE i.phase = 'waiting' AND i.due_at IS NOT NULL
+         ORDER BY i.due_at LIMIT 1 OFFSET (SELECT count(*) FROM due)) - (SELECT clock.now FROM clock) AS due_in_ms

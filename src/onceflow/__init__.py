@@ -24,6 +24,7 @@ from onceflow.core.transition import Done, Usage
 if _TYPE_CHECKING:
     from onceflow.client import AsyncClient as AsyncClient
     from onceflow.client import Client as Client
+    from onceflow.core.errors import Halt as Halt
     from onceflow.engine.flow import Flow, open
     from onceflow.engine.settings import Settings
     from onceflow.engine.work import Work
@@ -57,11 +58,13 @@ _LATER = {
     "AsyncClient": "onceflow.client",
     "Client": "onceflow.client",
     "Flow": "onceflow.engine.flow",
+    "Halt": "onceflow.core.errors",
     "Settings": "onceflow.engine.settings",
     "Work": "onceflow.engine.work",
     "open": "onceflow.engine.flow",
 }
-"""Where names are that are imported when first asked for: `onceflow --help` needs no engine."""
+"""Where names are that are imported when first asked for: `onceflow --help` needs no engine. Those
+that few programs need are found here too, beyond the list."""
 
 
 def __getattr__(name: str) -> object:

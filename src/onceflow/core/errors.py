@@ -10,7 +10,8 @@
     └── HandlerError         what a handler raises to say how an attempt ended
         ├── Transient            ready again after a backoff, while attempts remain
         ├── Permanent            failed now, no more attempts
-        └── Pause                no item of this stage can succeed now: the stage is paused
+        ├── Pause                no item of this stage can succeed now: the stage is paused
+        └── Halt                 the run's ceiling is reached: the item waits until it is raised
 
 A message names the thing, says what happened and what to do next.
 """
@@ -89,3 +90,10 @@ class Pause(HandlerError):
     costing an attempt, and the stage is paused for everybody until somebody resumes it."""
 
     default_code = "paused"
+
+
+class Halt(HandlerError):
+    """`work.left()` says that nothing is left of what the run may spend: the item goes back without
+    costing an attempt, and is claimed again when somebody raises the run's ceiling."""
+
+    default_code = "halted"

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
-from onceflow.core.errors import Pause, Permanent, PipelineError, Transient
+from onceflow.core.errors import Halt, Pause, Permanent, PipelineError, Transient
 from onceflow.core.item import Json, Kind, Lease, Phase, Seed
 from onceflow.core.pipeline import GATE_KEY, Pipeline, Stage
 
@@ -30,6 +30,28 @@ class Usage(NamedTuple):
 
 
 NOTHING_SPENT = Usage()
+
+
+class Left(NamedTuple):
+    """What a run may still spend; None where it has no such ceiling."""
+
+    tokens: int | None = None
+    cost: float | None = None
+
+    @property
+    def nothing(self) -> bool:
+        """Whether a ceiling is reached."""
+        return (self.tokens is not None and self.tokens <= 0) or (
+            self.cost is not None and self.cost <= 0
+        )
+
+
+class Part(NamedTuple):
+    """A piece of a stage's work that a later attempt need not do again, and what it cost."""
+
+    name: str
+    body: bytes
+    usage: Usage = NOTHING_SPENT
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +129,13 @@ class Transition(NamedTuple):
     aliases: tuple[str, ...] = ()
     usage: Usage = NOTHING_SPENT
     hold: Hold | None = None
+    had_parts: bool = False
+    """Attempts have kept parts of this stage's work, which its result makes superfluous."""
+
+    @property
+    def has_extras(self) -> bool:
+        """Whether there is more to store than most transitions have."""
+        return bool(self.children or self.aliases or self.had_parts or any(self.usage))
 
     @property
     def goes_on(self) -> bool:
@@ -229,6 +258,8 @@ def failure(error: BaseException) -> Failed | Released:
     """What an exception out of a handler means."""
     if isinstance(error, Pause):
         return Released(str(error), pause=True)
+    if isinstance(error, Halt):
+        return Released(str(error))
     if isinstance(error, Permanent):
         return Failed(str(error), error.code, permanent=True)
     if isinstance(error, Transient):

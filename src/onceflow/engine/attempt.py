@@ -14,6 +14,7 @@ from enum import Enum
 from multiprocessing import connection
 from typing import Any, TypeVar
 
+from onceflow.core.errors import Halt
 from onceflow.core.item import Lease
 from onceflow.core.pipeline import Handler, Stage
 from onceflow.core.transition import Failed, Outcome, failure, outcome_of
@@ -96,12 +97,19 @@ async def attempt(
         return outcome_of(value)
     except (Exception, SystemExit) as error:
         failed = failure(error)
+        if isinstance(error, Halt) and not await _is_halted(lease, desk):
+            # Given back as it is, it would be claimed again at once, for ever.
+            failed = Failed(f"{error} (but its run has no ceiling that is reached)", error.code)
         if isinstance(failed, Failed) and failed.unexpected:
             log.warning("%s: stage %r raised", lease.key, lease.stage, exc_info=error)
         return failed
     finally:
         if os.getpid() != here:  # the handler forked, and this is the child: it is no worker
             os._exit(0)
+
+
+async def _is_halted(lease: Lease, desk: Desk) -> bool:
+    return (await desk.left(lease)).nothing
 
 
 def is_async(handler: Handler) -> bool:

@@ -19,7 +19,9 @@ from onceflow.core.item import SETTLED, Added, Item, Json, Lease, Phase
 from onceflow.core.pipeline import Pipeline
 from onceflow.core.transition import (
     Failed,
+    Left,
     Outcome,
+    Part,
     Released,
     Transition,
     decide,
@@ -105,6 +107,8 @@ class Manager:
         self._pauses: dict[StageKey, str] = {}
         self._requests: deque[tuple[Add | Directed, asyncio.Future[Any]]] = deque()
         self._streams = Streams(store, bus, settings.partial_seconds)
+        self._have_parts: set[tuple[int, int]] = set()
+        """The leases under way here that have asked for parts of earlier attempts, or kept some."""
         self._left_behind: set[asyncio.Task[None]] = set()
         self._news = asyncio.Event()
         self._settled_runs: set[str] = set()
@@ -417,13 +421,17 @@ class Manager:
 
     def _decide(self, one: Finished) -> Transition:
         try:
-            return decide(one.plan.pipeline, one.lease, one.outcome)
+            change = decide(one.plan.pipeline, one.lease, one.outcome)
+            if change.result is not None and _mark(one.lease) in self._have_parts:
+                return change._replace(had_parts=True)
+            return change
         except Exception as error:  # a pipeline's own lane or canonical function raised
             return decide(one.plan.pipeline, one.lease, failure(error))
 
     def _settle(self, one: Finished, change: Transition, kept: bool) -> None:
         """A finish was answered: the item is somebody else's business."""
         lease = one.lease
+        self._have_parts.discard(_mark(lease))
         if one.processed:
             self._queues.finished(lease.item)
             self._streams.drop(lease.item)
@@ -833,6 +841,25 @@ class Manager:
         rows = await self._store.read("result", item=item, stage=stage)
         return decode(bytes(rows[0]["body"])) if rows else None
 
+    async def keep(self, lease: Lease, part: Part) -> bool:
+        """A piece of work was paid for: it is worth waiting for a database that is away."""
+        self._have_parts.add(_mark(lease))
+        while True:
+            try:
+                return await self._store.renew(lease, part=part)
+            except StoreUnavailable as error:
+                self._trouble(error)
+                await asyncio.sleep(self._pause())
+
+    async def kept(self, lease: Lease) -> dict[str, Json]:
+        self._have_parts.add(_mark(lease))
+        rows = await self._store.read("parts", item=lease.item, stage=lease.stage)
+        return {row["name"]: decode(bytes(row["body"])) for row in rows}
+
+    async def left(self, lease: Lease) -> Left:
+        rows = await self._store.read("left", run=lease.run)
+        return Left(rows[0]["tokens"], rows[0]["cost"]) if rows else Left()
+
     def _report_text(self) -> str:
         return self.health().as_json()
 
@@ -858,6 +885,10 @@ def _tell(
         answer.set_result(value)
     else:
         answer.set_exception(error)
+
+
+def _mark(lease: Lease) -> tuple[int, int]:
+    return lease.item, lease.fence
 
 
 def _plans(pipeline: Pipeline, cores: int) -> Iterable[Plan]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Any, Protocol
 
-from onceflow.core.errors import Permanent
+from onceflow.core.errors import Permanent, Transient
 from onceflow.core.item import Item, Json, Lease
-from onceflow.core.transition import decode
+from onceflow.core.transition import NOTHING_SPENT, Left, Part, Usage, decode, encode
 
 
 class Desk(Protocol):
@@ -18,6 +18,12 @@ class Desk(Protocol):
     def run_items(self, run: str, phase: str) -> AsyncIterator[Item]: ...
 
     async def result(self, item: int, stage: str) -> Json: ...
+
+    async def keep(self, lease: Lease, part: Part) -> bool: ...
+
+    async def kept(self, lease: Lease) -> dict[str, Json]: ...
+
+    async def left(self, lease: Lease) -> Left: ...
 
 
 class Work:
@@ -78,6 +84,26 @@ class Work:
         """The stored result of an earlier stage of this item."""
         desk, lease = self._asked("result")
         return await desk.result(lease.item, stage)
+
+    async def keep(self, name: str, value: Json, usage: Usage = NOTHING_SPENT) -> None:
+        """Store a piece of this stage's work and count what it cost, in one transaction: should
+        this attempt not finish, the next one finds it with `kept`. A name is kept once an attempt.
+        """
+        desk, lease = self._asked("keep")
+        part = Part(name, encode(value, self.key, self.stage), usage)
+        if not await desk.keep(lease, part):
+            raise Transient(f"the lease on {self.key} was lost", code="lease_lost")
+
+    async def kept(self) -> dict[str, Json]:
+        """What attempts at this stage have kept since it last had a result, by name."""
+        desk, lease = self._asked("kept")
+        return await desk.kept(lease)
+
+    async def left(self) -> Left:
+        """What the run may still spend. Raise `Halt` when that is nothing: the item goes back
+        uncounted, until somebody raises the ceiling."""
+        desk, lease = self._asked("left")
+        return await desk.left(lease)
 
     def finished_items(self) -> AsyncIterator[Item]:
         """The completed items of this run, each with the result of its last stage."""

@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 from onceflow.core.item import Added, Lease, Seed
 from onceflow.core.pipeline import Pipeline
-from onceflow.core.transition import Transition
+from onceflow.core.transition import Part, Transition
 
 Row = Mapping[str, Any]
 Command = Literal["retry", "cancel", "release", "trigger"]
@@ -155,8 +155,9 @@ class Store(Protocol):
     ) -> Exchanged:
         """Finish attempts and claim new ones, in one transaction."""
 
-    async def renew(self, lease: Lease, text: str | None = None) -> bool:
-        """Move the lease's deadline on and keep its text so far; False if the lease was lost."""
+    async def renew(self, lease: Lease, text: str | None = None, part: Part | None = None) -> bool:
+        """Move the lease's deadline on and keep its text so far, or a part of its work along with
+        what that cost; False if the lease was lost."""
 
     async def beat(self, worker: Worker, report: str | None = None) -> None:
         """Say that a worker lives. One small row, however many leases it has."""

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from onceflow.core.errors import StoreUnavailable, WrongDatabase
 from onceflow.core.item import Added, Lease
 from onceflow.core.pipeline import Pipeline
+from onceflow.core.transition import Part
 from onceflow.store import postgres_write as write
 from onceflow.store.base import (
     Add,
@@ -197,10 +198,10 @@ class PostgresStore:
         locks = write.share_stages(claims, finishes)
         return await self._write(work, begin=WRITE._replace(locks=locks))
 
-    async def renew(self, lease: Lease, text: str | None = None) -> bool:
+    async def renew(self, lease: Lease, text: str | None = None, part: Part | None = None) -> bool:
         async def work(db: Transaction) -> bool:
             db.tell = text is not None
-            return await write.renew(db, lease, text)
+            return await write.renew(db, lease, text, part)
 
         return await self._write(work)
 

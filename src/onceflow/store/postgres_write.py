@@ -18,7 +18,7 @@ from asyncpg.exceptions import UniqueViolationError
 from onceflow.core.errors import StoreError
 from onceflow.core.item import Added, Kind, Lease, Phase, Seed
 from onceflow.core.pipeline import GATE_KEY, Pipeline
-from onceflow.core.transition import encode
+from onceflow.core.transition import Part, encode
 from onceflow.store.base import (
     APART_MS,
     LANES_WALKED_MAX,
@@ -341,6 +341,9 @@ async def _admit_extras(
             costs=[one.change.usage.cost for one in costly],
             runs=[row["id"] for row in runs],
         )  # fmt: skip
+    for one in sorted(kept, key=lambda one: one.lease.item):
+        if one.change.had_parts:
+            await db.rows("forget_parts", item=one.lease.item, stage=one.lease.stage)
     if parents:
         children: dict[str, list[Seed]] = {}
         members = {(row["run"], row["item"]) for row in pairs}
@@ -542,8 +545,23 @@ async def _store_seeds(db: Transaction, seeds: Mapping[int, Seed]) -> None:
 # --- renew, beat -------------------------------------------------------------------------------
 
 
-async def renew(db: Transaction, lease: Lease, text: str | None) -> bool:
-    return bool(await db.rows("renew", item=lease.item, fence=lease.fence, text=text))
+async def renew(db: Transaction, lease: Lease, text: str | None, part: Part | None) -> bool:
+    held = bool(await db.rows("renew", item=lease.item, fence=lease.fence, text=text))
+    if held and part is not None:
+        runs: list[asyncpg.Record] = []
+        if any(part.usage):
+            pairs = await db.rows("runs_of", items=[lease.item])
+            ids = {row["run"] for row in pairs} | {lease.run}
+            runs = await db.rows("run_lock", ids=sorted(ids))
+        fresh = await db.rows(
+            "save_part", item=lease.item, fence=lease.fence, name=part.name, body=part.body
+        )
+        if fresh and runs:  # kept before, its reply was lost: it was counted then
+            await db.rows(
+                "run_spend", items=[lease.item], tokens=[part.usage.tokens],
+                costs=[part.usage.cost], runs=[row["id"] for row in runs],
+            )  # fmt: skip
+    return held
 
 
 async def beat(db: Transaction, worker: Worker, boot: str, report: str | None) -> None:
@@ -668,4 +686,5 @@ async def register(db: Transaction, pipeline: Pipeline) -> None:
 async def prune(db: Transaction, before: int) -> int:
     most = SWEEP_MAX * 10
     events = await db.rows("prune_events", before=before, most=most)
+    await db.rows("prune_parts", before=before)
     return len(events) + len(await db.rows("prune_results", before=before, most=most))

@@ -23,6 +23,7 @@ import apsw
 from onceflow.core.errors import StoreUnavailable, WrongDatabase
 from onceflow.core.item import Added, Lease
 from onceflow.core.pipeline import Pipeline
+from onceflow.core.transition import Part
 from onceflow.store import sqlite_write as write
 from onceflow.store.base import (
     Add,
@@ -152,10 +153,10 @@ class SqliteStore:
 
         return await self._write(work)
 
-    async def renew(self, lease: Lease, text: str | None = None) -> bool:
+    async def renew(self, lease: Lease, text: str | None = None, part: Part | None = None) -> bool:
         def work(db: apsw.Connection) -> bool:
             self._touch |= text is not None
-            return write.renew(db, lease, text, self.now())
+            return write.renew(db, lease, text, part, self.now())
 
         return await self._write(work)
 

@@ -17,7 +17,7 @@ import apsw
 from onceflow.core.errors import StoreError
 from onceflow.core.item import Added, Kind, Lease, Phase, Seed
 from onceflow.core.pipeline import GATE_KEY, Pipeline
-from onceflow.core.transition import PLAINLY_FINISHED, NewEvent, encode
+from onceflow.core.transition import PLAINLY_FINISHED, NewEvent, Part, encode
 from onceflow.store.base import (
     APART_MS,
     LANES_WALKED_MAX,
@@ -256,7 +256,7 @@ def finish(
         kept |= _finish_alike(db, worker, shape, alike, now, continued)
     answers = [(one.lease.item, one.lease.fence) in kept for one in finishes]
     for one, was_kept in zip(finishes, answers, strict=True):
-        if was_kept and (one.change.children or one.change.aliases or any(one.change.usage)):
+        if was_kept and one.change.has_extras:
             _admit_extras(db, one, pipelines, now)
     if not all(answers):
         lost = [one for one, was_kept in zip(finishes, answers, strict=True) if not was_kept]
@@ -358,12 +358,14 @@ def _kept_before(db: apsw.Connection, worker: str, lost: Sequence[Finish]) -> se
 def _admit_extras(
     db: apsw.Connection, one: Finish, pipelines: dict[str, Pipeline], now: int
 ) -> None:
-    """Children, aliases and what was spent: rare, so one by one."""
+    """Children, aliases, parts and what was spent: rare, so one by one."""
     lease, change = one.lease, one.change
     for key in change.aliases:
         run(db, "add_alias", pipeline=lease.pipeline, key=key, item=lease.item)
     if change.usage.tokens or change.usage.cost:
         run(db, "run_spend", item=lease.item, tokens=change.usage.tokens, cost=change.usage.cost)
+    if change.had_parts:
+        run(db, "forget_parts", item=lease.item, stage=lease.stage)
     if change.children:
         for (run_id,) in _rows(db, "runs_of", item=lease.item):
             admit(db, pipelines[lease.pipeline], run_id, change.children, now)
@@ -450,11 +452,18 @@ def _insert_items(
 # --- renew, beat -------------------------------------------------------------------------------
 
 
-def renew(db: apsw.Connection, lease: Lease, text: str | None, now: int) -> bool:
+def renew(db: apsw.Connection, lease: Lease, text: str | None, part: Part | None, now: int) -> bool:
     run(db, "renew", item=lease.item, fence=lease.fence, now=now)
     held = bool(db.changes())
     if held and text is not None:
         run(db, "save_partial", item=lease.item, fence=lease.fence, text=text)
+    if held and part is not None:
+        run(
+            db, "save_part", item=lease.item, fence=lease.fence, name=part.name, body=part.body,
+            now=now,
+        )  # fmt: skip
+        if db.changes() and any(part.usage):  # kept before, its reply was lost: it was counted then
+            run(db, "run_spend", item=lease.item, tokens=part.usage.tokens, cost=part.usage.cost)
     return held
 
 
@@ -618,5 +627,6 @@ def register(db: apsw.Connection, pipeline: Pipeline) -> None:
 def prune(db: apsw.Connection, before: int) -> int:
     run(db, "prune_events", before=before, most=SWEEP_MAX * 10)
     events = db.changes()
+    run(db, "prune_parts", before=before)
     run(db, "prune_results", before=before, most=SWEEP_MAX * 10)
     return events + db.changes()

@@ -15,6 +15,7 @@ import apsw
 from onceflow.core.errors import StoreUnavailable
 from onceflow.core.item import SETTLED, Added, Lease
 from onceflow.core.pipeline import Pipeline
+from onceflow.core.transition import Part
 from onceflow.engine.flow import Flow
 from onceflow.engine.manager import Manager
 from onceflow.store.base import (
@@ -263,7 +264,7 @@ class SimStore:
             self._net.failed.update((one.lease.item, one.lease.fence) for one in finishes)
             raise
 
-    async def renew(self, lease: Lease, text: str | None = None) -> bool:
+    async def renew(self, lease: Lease, text: str | None = None, part: Part | None = None) -> bool:
         began = self._net.loop.time()
 
         def after(held: bool, fate: Fate) -> None:
@@ -276,7 +277,7 @@ class SimStore:
                 self._net.journal.reach("a lease was reclaimed while its renewal was under way")
 
         return await self._call(
-            f"renew {lease.item}:{lease.fence}", lambda: self._inner.renew(lease, text), after
+            f"renew {lease.item}:{lease.fence}", lambda: self._inner.renew(lease, text, part), after
         )
 
     async def beat(self, worker: Worker, report: str | None = None) -> None:

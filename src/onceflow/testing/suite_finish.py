@@ -7,7 +7,7 @@ from typing import Any
 
 from onceflow.core.item import Lease
 from onceflow.core.pipeline import Stage
-from onceflow.core.transition import Done, Failed, Released, Usage, decode
+from onceflow.core.transition import Done, Failed, Part, Released, Usage, decode
 from onceflow.store.base import APART_MS, SWEEP_MAX, WORKER_FORGOTTEN_MS, Finish, Worker
 from onceflow.testing.rig import NEWS, MakeStore, Rig, handler, pipeline
 
@@ -397,6 +397,65 @@ class FinishSuite:
             [partial] = await rig.store.read("partial", item=held.item)
             assert (partial["fence"], partial["text"]) == (held.fence, "the second epoch")
             assert held.fence > lost.fence
+
+    # --- parts ---
+
+    async def test_a_part_is_found_by_the_next_attempt_until_the_stage_has_a_result(
+        self, make_store: MakeStore
+    ) -> None:
+        async with Rig(make_store) as rig:
+            await rig.add(["a"], "r1", max_tokens=100)
+            first = await rig.lease("scrape")
+            where = {"item": first.item, "stage": "scrape"}
+            assert await rig.store.renew(first, part=Part("one", b"1", Usage(10, 0.5)))
+            assert await rig.store.renew(first, part=Part("two", b"2"))
+            await rig.finish(first, Failed("away", "timeout", permanent=True))
+            [row] = await rig.store.read("left", run="r1")
+            assert (row["tokens"], row["cost"]) == (90, None)
+
+            await rig.act("retry", "a", stage="scrape")
+            second = await rig.lease("scrape")
+            found = await rig.store.read("parts", **where)
+            assert {row["name"]: bytes(row["body"]) for row in found} == {"one": b"1", "two": b"2"}
+            assert await rig.store.renew(second, part=Part("one", b"anew", Usage(1, 0.0)))
+            await rig.finish(second, Done({}))
+            assert await rig.store.read("parts", **where) == []
+
+            third = await rig.lease("summarize")
+            assert not await rig.store.renew(second, part=Part("three", b"3", Usage(50, 0.0)))
+            assert await rig.store.renew(third)
+            [row] = await rig.store.read("left", run="r1")
+            assert row["tokens"] == 89
+
+    async def test_a_part_that_is_kept_again_after_a_lost_reply_is_counted_once(
+        self, make_store: MakeStore
+    ) -> None:
+        async with Rig(make_store) as rig:
+            await rig.add(["a"], "r1", max_tokens=15)
+            lease = await rig.lease("scrape")
+            for body in (b"1", b"2"):
+                assert await rig.store.renew(lease, part=Part("one", body, Usage(10, 0.5)))
+            assert (await rig.run("r1"))["tokens"] == 10
+            [row] = await rig.store.read("parts", item=lease.item, stage="scrape")
+            assert bytes(row["body"]) == b"1"
+            assert (await rig.run("r1"))["halted"] is None
+            assert await rig.store.renew(lease, part=Part("two", b"2", Usage(5, 0.0)))
+            assert "token" in (await rig.run("r1"))["halted"]
+
+    async def test_parts_of_what_was_given_up_long_ago_are_forgotten(
+        self, make_store: MakeStore
+    ) -> None:
+        async with Rig(make_store) as rig:
+            await rig.add(["a"])
+            lease = await rig.lease("scrape")
+            assert await rig.store.renew(lease, part=Part("one", b"1"))
+            await rig.finish(lease, Failed("gone", "http_404", permanent=True))
+            await rig.store.prune(0)
+            assert len(await rig.store.read("parts", item=lease.item, stage="scrape")) == 1
+            rig.clock.advance(10)
+            [now] = await rig.store.read("now")
+            await rig.store.prune(now["now"])
+            assert await rig.store.read("parts", item=lease.item, stage="scrape") == []
 
     async def test_a_renewed_lease_outlives_its_deadline(self, make_store: MakeStore) -> None:
         async with Rig(make_store, SHORT) as rig:

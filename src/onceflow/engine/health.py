@@ -17,6 +17,8 @@ class Tally:
     """What has happened in this process since it started."""
 
     claimed: int = 0
+    contested: int = 0
+    """Items first in line that another claim took: the losing UPDATEs."""
     finished: int = 0
     failed: int = 0
     retried: int = 0

@@ -487,6 +487,7 @@ class Manager:
         for (plan, wish), one in zip(wishes, claimed, strict=True):
             self._scheduler.took(plan, wish, one, now)
             self.tally.claimed += len(one.leases)
+            self.tally.contested += one.contested
             for lease in one.leases:
                 self._queue(plan, lease, first=first)
 

@@ -64,6 +64,9 @@ class Claimed:
     """There may be more: ask again without waiting for a wake-up."""
     opens_in_ms: int | None = None
     """A lane that was closed opens then."""
+    contested: int = 0
+    """Items that were first in line when it looked, but that another claim was taking: the
+    compare-and-swap lost them. Always 0 where there is one writer."""
 
 
 class Finish(NamedTuple):

@@ -141,7 +141,7 @@ async def _claim(
     name = "claim" if wish.item is None else "claim_one"
     found: list[asyncpg.Record] = []
     rows: list[asyncpg.Record] = []
-    room, more = wish.count, False
+    room, more, contested = wish.count, False, 0
     for passes in range(PASSES_MAX):
         rows = await db.rows(
             name, pipeline=wish.pipeline, stage=wish.stage, before=wish.before,
@@ -158,6 +158,7 @@ async def _claim(
             bounded.discard((wish.pipeline, wish.stage))
         if passes == 0:
             room = first["room"]
+        contested += first["contested"]
         if first["id"] is None:
             break
         found += rows
@@ -166,7 +167,8 @@ async def _claim(
             break
     if len(found) > len(rows):
         found.sort(key=lambda row: (row["priority"], row["id"]))
-    return Claimed(_leases(wish, found), wish.lane, more and len(found) == wish.count)
+    more = more and len(found) == wish.count
+    return Claimed(_leases(wish, found), wish.lane, more, contested=contested)
 
 
 async def _claim_lanes(db: Transaction, wish: Claim, worker: str) -> Claimed:

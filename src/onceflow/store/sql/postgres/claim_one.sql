@@ -46,6 +46,7 @@ SELECT b.bounded, b.room, CAST(1 AS bigint) AS runs, b.now,
          SELECT 1 FROM item AS i
           WHERE i.pipeline = :pipeline AND i.stage = :stage AND i.phase = 'ready'
             AND i.id <> :item) ELSE false END AS more,
+       CAST(0 AS bigint) AS contested,
        c.id, c.key, c.fence, c.attempt, c.generation, c.run, c.depth, c.priority,
        (SELECT r.body FROM result AS r WHERE r.item = c.id AND r.stage = :before
          ORDER BY r.generation DESC LIMIT 1) AS body

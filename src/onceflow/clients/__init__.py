@@ -9,8 +9,11 @@ from onceflow.clients.http import Headers, Http, Page
 from onceflow.clients.llm import Llm, LlmLimits, Price, Stream, Usage
 from onceflow.clients.settings import FetchSettings
 from onceflow.clients.urls import canonical
+from onceflow.clients.wikipedia import Article, Wikipedia
+from onceflow.clients.wikitext import Section
 
 __all__ = [
+    "Article",
     "Embedder",
     "ExtractSettings",
     "Extracted",
@@ -22,7 +25,9 @@ __all__ = [
     "LlmLimits",
     "Page",
     "Price",
+    "Section",
     "Stream",
     "Usage",
+    "Wikipedia",
     "canonical",
 ]

@@ -158,7 +158,7 @@ async def _claim(
             bounded.discard((wish.pipeline, wish.stage))
         if passes == 0:
             room = first["room"]
-        contested += first["contested"]
+        contested += int(first["contested"])
         if first["id"] is None:
             break
         found += rows

@@ -49,6 +49,8 @@ COMMANDS = {
         "why": ("look:why", "Why an item does not move, and when it will."),
         "events": ("look:events", "The history, and what is added to it."),
         "watch": ("look:watch", "Live progress of a run, or of everything."),
+        "search": ("knowledge:search", "Sections of loaded articles, by meaning."),
+        "ask": ("knowledge:ask", "Answers from loaded articles, with citations."),
         "export": ("export:export", "Items and results as JSON lines, CSV or Parquet."),
     },
     OPERATE: {

@@ -95,7 +95,7 @@ def test_C01_an_empty_file_means_the_defaults(tmp_path: Path) -> None:
         (b"[engine]\nx = '\xff'\n", "line 2: it is not UTF-8 text"),
         (b"engine = 5\n", r"engine must be a table, \[engine\]"),
         (b"scan_second = 5\n", "there is no 'scan_second'; there are contact"),
-        (b"[enginee]\n", "there is no 'enginee'; there are contact, db, model, out, "),
+        (b"[enginee]\n", "there is no 'enginee'; there are contact, db, knowledge, model, out, "),
         (b"db = 5\n", "db is 5; it must be text"),
     ],
     ids=[

@@ -26,7 +26,10 @@ NOT_OURS = f"{PREFIX}TEST_"
 """Variables of the test suite."""
 YES, NO = frozenset({"1", "true", "yes", "on"}), frozenset({"0", "false", "no", "off"})
 OUT_DEFAULT = "summaries"
-PLACE_DEFAULTS = {"db": "onceflow.db", "model": "embedded", "out": OUT_DEFAULT, "contact": None}
+PLACE_DEFAULTS = {
+    "db": "onceflow.db", "model": "embedded", "out": OUT_DEFAULT, "contact": None,
+    "knowledge": None,
+}  # fmt: skip
 PLACEHOLDER = re.compile(r"(?<!\{)\{\s*(\w+)\s*\}(?!\})")
 FILLED_IN = ("words", "language")
 """What a prompt may leave to be filled in."""
@@ -125,7 +128,7 @@ class Config:
         self._environment = os.environ if environment is None else environment
 
     def place(self, name: str, given: str | None = None) -> tuple[str | None, str]:
-        """One of db, model, out and contact, and where it comes from."""
+        """One of db, model, out, contact and knowledge, and where it comes from."""
         variable = f"{PREFIX}{name.upper()}"
         if given is not None:
             return given, "flag"

@@ -79,6 +79,11 @@ class PostgresStore:
         self._wake: Callable[[], None] = _nobody
         self._watcher: asyncio.Task[None] | None = None
 
+    @property
+    def dsn(self) -> str:
+        """The address with its password, for connections beside the store's own. Never shown."""
+        return self._address.dsn
+
     # --- open and close ---
 
     async def open(self, pipelines: Iterable[Pipeline] = ()) -> None:

@@ -1,0 +1,226 @@
+"""`search`, `ask`: what the loaded articles say."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import textwrap
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import asdict
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from onceflow import Flow
+from onceflow.commands.common import Common, Flag
+from onceflow.commands.config import Config, LlmSettings
+from onceflow.commands.output import OK, SOME_FAILED, Out, UsageError, terminal_width
+from onceflow.commands.text import many, plain
+from onceflow.core.errors import SettingsError
+
+if TYPE_CHECKING:
+    from onceflow.clients import Embedder, Llm
+    from onceflow.knowledge.search import Found, Search
+
+PASSAGE_SHOWN = 400
+WIDTH_DEFAULT = 100
+NONE_LOADED = "no article is loaded yet: `onceflow expand TITLE…` loads some"
+
+
+def search(
+    text: str,
+    /,
+    *,
+    limit: int = 10,
+    embed_model: str | None = None,
+    rebuild: Annotated[bool, Flag] = False,
+    common: Common | None = None,
+) -> int:
+    """The sections of loaded articles that are nearest in meaning to a text.
+
+    Every section is compared, so the best are the best, on SQLite and on PostgreSQL.
+
+    Parameters
+    ----------
+    text
+        A question or a few words.
+    limit
+        At most so many.
+    embed_model
+        Search the vectors of this model, where articles were loaded with several.
+    rebuild
+        Make the index again from the database first.
+    """
+    common = common or Common()
+    if not 1 <= limit <= 1000:
+        raise UsageError(f"--limit is {limit}; it must be between 1 and 1000")
+    _needs_numpy()
+    return asyncio.run(_search(common, text, limit, embed_model, rebuild))
+
+
+async def _search(
+    common: Common, text: str, limit: int, embed_model: str | None, rebuild: bool
+) -> int:
+    out = common.out
+    async with common.existing() as flow, opened(flow, common) as index:
+        await _fed(index, out, rebuild=rebuild)
+        found = await index.find(text, most=limit, model=embed_model)
+    if out.as_json:
+        for one in found:
+            fields = asdict(one)
+            del fields["text"]
+            out.emit(fields)
+    else:
+        for number, one in enumerate(found, start=1):
+            _put(out, number, one)
+    if not found:
+        out.say(NONE_LOADED)
+    return OK if found else SOME_FAILED
+
+
+def _put(out: Out, number: int, one: Found) -> None:
+    out.line(f"{number:>2}  {one.score:.3f}  {place(one.title, one.section)}")
+    for line in wrapped(one.passage, PASSAGE_SHOWN, " " * 11):
+        out.line(line)
+
+
+def ask(
+    question: str,
+    /,
+    *,
+    model: str | None = None,
+    base_url: str | None = None,
+    passages: int = 8,
+    common: Common | None = None,
+) -> int:
+    """Answer a question from the loaded articles, with citations.
+
+    The embedded model answers with sentences as they stand in the articles, and says
+    so if none has to do with the question. Another model writes the answer, from the
+    passages found alone; what it cites is checked.
+
+    Parameters
+    ----------
+    question
+        In your own words.
+    model
+        embedded (the default), openai:MODEL, local:smollm2 or local:PATH.gguf.
+    base_url
+        The OpenAI-compatible server of openai:MODEL, such as http://localhost:11434/v1.
+    passages
+        From how many sections to answer.
+    """
+    common = common or Common()
+    if not 1 <= passages <= 50:
+        raise UsageError(f"--passages is {passages}; it must be between 1 and 50")
+    if not question.strip():
+        raise UsageError("the question is empty")
+    _needs_numpy()
+    return asyncio.run(_ask(common, question, llm_of(common, model, base_url), passages))
+
+
+async def _ask(common: Common, question: str, llm: Llm, passages: int) -> int:
+    from onceflow.knowledge.ask import ask as answer_to
+
+    out = common.out
+    async with common.existing() as flow, opened(flow, common) as index:
+        await _fed(index, out)
+        answer = await answer_to(index, question, llm, passages=passages)
+    if out.as_json:
+        out.emit({**asdict(answer), "is_found": answer.is_found})
+        return OK if answer.is_found else SOME_FAILED
+    for line in wrapped(answer.text, 20_000, ""):
+        out.line(line)
+    if answer.citations:
+        out.line()
+    for one in answer.citations:
+        out.line(f"[{one.number}] {place(one.title, one.section)}")
+        if one.url:
+            out.line(f"    {plain(one.url)}")
+    if answer.note:
+        out.say(f"onceflow: {answer.note}")
+    return OK if answer.is_found else SOME_FAILED
+
+
+# --- shared ---
+
+
+def folder(common: Common) -> Path | None:
+    """The folder for the index and the graph, if one was chosen."""
+    given = Config(common.config).place("knowledge")[0]
+    return Path(given) if given else None
+
+
+@asynccontextmanager
+async def opened(flow: Flow, common: Common) -> AsyncIterator[Search]:
+    """The search index of a database."""
+    from onceflow.knowledge.search import Search
+
+    async with Search(flow, folder(common), embedder=_embedder(common)) as index:
+        yield index
+
+
+async def _fed(index: Search, out: Out, *, rebuild: bool = False) -> None:
+    """Bring the index up to date, and say so if there was much to do."""
+    before = await index.status()
+    behind = 0 if before is None else before.lag.events
+    if behind > 1000 or (before is None and not out.as_json):
+        out.say("onceflow: taking in what was loaded since the last time")
+    await (index.rebuild() if rebuild else index.catch_up())
+    after = await index.status()
+    if after is not None and after.lag.events:
+        out.say(
+            "onceflow: another process feeds the index, which is "
+            f"{many(after.lag.events, 'event')} behind"
+        )
+
+
+def _embedder(common: Common) -> Any:
+    from onceflow.clients import Embedder
+
+    llm: LlmSettings = Config(common.config).made("llm")[0]
+
+    def made(name: str) -> Embedder:
+        return Embedder(name, base_url=llm.base_url)
+
+    return made
+
+
+def llm_of(common: Common, model: str | None, base_url: str | None) -> Llm:
+    """The model that flags, variables and file choose."""
+    from onceflow.clients import Llm, LlmLimits
+
+    config = Config(common.config)
+    llm: LlmSettings = config.made("llm", base_url=base_url)[0]
+    name, source = config.place("model", model)
+    try:
+        return Llm(
+            name or "",
+            base_url=llm.base_url,
+            context_tokens=llm.context_tokens,
+            limits=LlmLimits(llm.call_seconds, llm.idle_seconds, llm.answer_chars_max),
+        )
+    except SettingsError as error:
+        raise UsageError(f"{source}: {error}; `onceflow models` lists them") from None
+
+
+def _needs_numpy() -> None:
+    missing = [name for name in ("numpy", "wordllama") if find_spec(name) is None]
+    if missing:
+        raise UsageError(
+            f"search by meaning needs {' and '.join(missing)}: pip install 'onceflow[embedded]'"
+        )
+
+
+def place(title: str, section: str) -> str:
+    """An article and its section, for people."""
+    return plain(f"{title} › {section}" if section else title)  # noqa: RUF001 - it points on
+
+
+def wrapped(text: str, most: int, indent: str) -> list[str]:
+    """Text from outside in lines that fit the terminal."""
+    width = terminal_width(sys.stdout) or WIDTH_DEFAULT
+    return textwrap.wrap(
+        plain(text, most), min(width, 120), initial_indent=indent, subsequent_indent=indent
+    )

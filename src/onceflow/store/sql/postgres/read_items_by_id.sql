@@ -1,0 +1,5 @@
+-- items by their ids, a JSON array; with the time of the claim where there is one.
+SELECT i.id, i.pipeline, i.key, i.stage, i.phase, i.generation, i.attempt, i.depth, i.claimed_at, i.created_at,
+       i.updated_at, i.error, i.error_code
+  FROM jsonb_array_elements_text(CAST(CAST(:ids AS text) AS jsonb)) AS w (id)
+  JOIN item AS i ON i.id = CAST(w.id AS bigint) ORDER BY i.id

@@ -96,7 +96,7 @@ def test_what_a_handler_wants_stored_is_in_the_one_transition() -> None:
 
     assert change.result == b"null"
     assert [event.kind for event in change.events] == ["page_read", "summary_finished"]
-    assert change.children == (Seed("a.test/2", depth=3), Seed("a.test/3", {"x": 1}, 5, 3))
+    assert change.children == (Seed("a.test/2", depth=1), Seed("a.test/3", {"x": 1}, 5, 1))
     assert change.aliases == ("a.test/one",)
     assert change.usage == (10, 0.5)
 

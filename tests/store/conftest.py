@@ -20,6 +20,7 @@ pytest.register_assert_rewrite(
     "onceflow.testing.suite_operate",
     "onceflow.testing.suite_race",
     "onceflow.testing.suite_run",
+    "onceflow.testing.suite_spread",
 )
 
 

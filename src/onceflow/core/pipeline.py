@@ -53,6 +53,10 @@ class Stage:
     lane: Lane | None = None
     held: bool = False
     cpu: bool = False
+    spreads: bool = False
+    """It finds an item's children, as deep as the item's own depth makes them. An item that is done
+    does it again when a shorter way to it is found, or when it joins another run, whose items its
+    children are then too. Only the last stage can."""
     next: str | None = None
     attempts: int | None = None
     deadline_seconds: float = 300.0
@@ -153,6 +157,11 @@ class Pipeline:
     def last(self) -> Stage:
         """The stage after which an item is done."""
         return next(stage for stage in self.stages if self._next[stage.name] is None)
+
+    @property
+    def spreads(self) -> Stage | None:
+        """The stage that is done again for a shorter way or another run; None if there is none."""
+        return self.last if self.last.spreads else None
 
     @property
     def every_stage(self) -> tuple[Stage, ...]:
@@ -319,6 +328,9 @@ def _check_way(pipeline: Pipeline, refuse: Callable[[str], None]) -> None:
             refuse(f"stage {walked[-1]!r} goes on to {at!r}, which is not a stage; mend `next`")
         walked.append(at)
         at = pipeline._next[at]
+    for stage in pipeline.every_stage:
+        if stage.spreads and stage.name != walked[-1]:
+            refuse(f"stage {stage.name!r} spreads but is not the last; only {walked[-1]!r} can")
     for stage in pipeline.stages:
         if stage.name not in walked:
             refuse(f"stage {stage.name!r} is never reached; mend `next` or remove it")

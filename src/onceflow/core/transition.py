@@ -60,8 +60,8 @@ class Done:
 
     Everything in it is stored in the transaction that finishes the stage. `events` names what is
     recorded instead of the plain `stage_finished`; `children` become items of the same runs, one
-    deeper; `aliases` are other keys of this same item. `hold_lane_seconds`: no other item of this
-    one's lane starts for so long, anywhere.
+    deeper, and `peers` as deep as this one; `aliases` are other keys of this same item.
+    `hold_lane_seconds`: no other item of this one's lane starts for so long, anywhere.
     """
 
     result: Json = None
@@ -70,6 +70,7 @@ class Done:
     aliases: Sequence[str] = ()
     usage: Usage = NOTHING_SPENT
     hold_lane_seconds: float = 0.0
+    peers: Sequence[str | Seed] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +127,7 @@ class Transition(NamedTuple):
     error_code: str | None = None
     events: tuple[NewEvent, ...] = ()
     children: tuple[Seed, ...] = ()
+    """Their depths are steps from the item, whose own depth only the store knows."""
     aliases: tuple[str, ...] = ()
     usage: Usage = NOTHING_SPENT
     hold: Hold | None = None
@@ -185,8 +187,11 @@ def _finish(pipeline: Pipeline, stage: Stage, lease: Lease, done: Done) -> Trans
     aliases: tuple[str, ...] = ()
     if done.events:
         events = tuple(NewEvent(kind) for kind in done.events)
-    if done.children:
-        children = tuple(_child(pipeline, lease, child) for child in done.children)
+    if done.children or done.peers:
+        children = (
+            *(_child(pipeline, child, 1) for child in done.children),
+            *(_child(pipeline, peer, 0) for peer in done.peers),
+        )
     if done.aliases:
         aliases = tuple(canonical_key(pipeline, alias) for alias in done.aliases)
     following = pipeline.after(stage.name)
@@ -306,10 +311,15 @@ def decode(body: bytes | None) -> Json:
     return json.loads((zlib.decompress(body) if body[:1] == b"x" else body).decode())
 
 
-def _child(pipeline: Pipeline, lease: Lease, child: str | Seed) -> Seed:
+def _child(pipeline: Pipeline, child: str | Seed, step: int) -> Seed:
     seed = Seed(child) if isinstance(child, str) else child
     key = canonical_key(pipeline, seed.key)
-    return Seed(key, seed.data, seed.priority, lease.depth + 1)
+    return Seed(key, seed.data, seed.priority, step)
+
+
+def deeper(children: Sequence[Seed], depth: int) -> list[Seed]:
+    """The children of an item that is so deep in a run."""
+    return [Seed(each.key, each.data, each.priority, depth + each.depth) for each in children]
 
 
 def canonical_key(pipeline: Pipeline, key: Any) -> str:

@@ -33,7 +33,7 @@ from onceflow.engine.bus import Bus, Live
 from onceflow.engine.coordinator import Coordinator
 from onceflow.engine.health import Health, Tally, report
 from onceflow.engine.heart import Heart, ThreadHeart
-from onceflow.engine.listing import run_items
+from onceflow.engine.listing import known_states, run_items, to_item
 from onceflow.engine.neighbours import ended, machine
 from onceflow.engine.pool import Pool, Processor
 from onceflow.engine.queue import Queues, StageKey
@@ -471,6 +471,8 @@ class Manager:
                 hungry.add(plan.key)
             if change.children:
                 hungry.add((plan.pipeline.name, plan.pipeline.first.name))
+                if plan.pipeline.spreads is not None:
+                    hungry.add((plan.pipeline.name, plan.pipeline.spreads.name))
         for key in hungry - seen:
             if key in self._scheduler.plans:
                 self._scheduler.wake(key)
@@ -837,6 +839,10 @@ class Manager:
 
     def run_items(self, run: str, phase: str) -> AsyncIterator[Item]:
         return run_items(self._store, self._pipelines, run, phase)
+
+    async def item(self, pipeline: str, key: str) -> Item | None:
+        rows = await self._store.read("item_by_key", pipeline=pipeline, key=key)
+        return to_item(rows[0], await known_states(self._store)) if rows else None
 
     async def result(self, item: int, stage: str) -> Json:
         rows = await self._store.read("result", item=item, stage=stage)

@@ -17,6 +17,8 @@ class Desk(Protocol):
 
     def run_items(self, run: str, phase: str) -> AsyncIterator[Item]: ...
 
+    async def item(self, pipeline: str, key: str) -> Item | None: ...
+
     async def result(self, item: int, stage: str) -> Json: ...
 
     async def keep(self, lease: Lease, part: Part) -> bool: ...
@@ -104,6 +106,12 @@ class Work:
         uncounted, until somebody raises the ceiling."""
         desk, lease = self._asked("left")
         return await desk.left(lease)
+
+    async def item(self, key: str) -> Item | None:
+        """The item of this pipeline that a key, or another key of it, stands for; None if there is
+        none. Its results are not read."""
+        desk, lease = self._asked("item")
+        return await desk.item(lease.pipeline, key)
 
     def finished_items(self) -> AsyncIterator[Item]:
         """The completed items of this run, each with the result of its last stage."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from asyncpg.exceptions import UniqueViolationError
@@ -18,7 +18,7 @@ from asyncpg.exceptions import UniqueViolationError
 from onceflow.core.errors import StoreError
 from onceflow.core.item import Added, Kind, Lease, Phase, Seed
 from onceflow.core.pipeline import GATE_KEY, Pipeline
-from onceflow.core.transition import Part, encode
+from onceflow.core.transition import Part, deeper, encode
 from onceflow.store.base import (
     APART_MS,
     LANES_WALKED_MAX,
@@ -39,8 +39,12 @@ from onceflow.store.queries import sql
 from onceflow.store.rules import (
     KIND_OF_COMMAND,
     Holds,
+    Known,
+    Nearer,
+    again_why,
     lanes_now,
     names_of,
+    nearer,
     next_lease,
     shallowest,
     stage_rows,
@@ -328,6 +332,8 @@ async def _admit_extras(
         pairs = await db.rows("runs_of", items=sorted(items))
         ids = {row["run"] for row in pairs} | {one.lease.run for one in costly}
         runs = await db.rows("run_lock", ids=sorted(ids))
+        # Again: before it was locked, a run may have found a shorter way.
+        pairs = await db.rows("runs_of", items=sorted(items)) if parents else []
     aliases = sorted(
         (one.lease.pipeline, key, one.lease.item) for one in kept for key in one.change.aliases
     )
@@ -348,11 +354,12 @@ async def _admit_extras(
             await db.rows("forget_parts", item=one.lease.item, stage=one.lease.stage)
     if parents:
         children: dict[str, list[Seed]] = {}
-        members = {(row["run"], row["item"]) for row in pairs}
+        depths = {(row["run"], row["item"]): row["depth"] for row in pairs}
         for row in runs:
             for one in parents:
-                if (row["id"], one.lease.item) in members:
-                    children.setdefault(row["id"], []).extend(one.change.children)
+                depth = depths.get((row["id"], one.lease.item))
+                if depth is not None:
+                    children.setdefault(row["id"], []).extend(deeper(one.change.children, depth))
         for row in runs:
             if row["id"] in children:
                 pipeline = pipelines[row["pipeline"]]
@@ -464,48 +471,72 @@ async def admit(
         )
     wanted = shallowest(seeds, run["max_depth"])
     keys = list(wanted)
-    found = await db.rows("add_known", keys=keys, pipeline=pipeline.name, run=run_id)
-    known = {keys[row["place"] - 1]: row["id"] for row in found}
-    members = {row["id"] for row in found if row["member"]}
+    found = await _known(db, keys, pipeline, run_id)
+    known = {one.key: one.item for one in found}
+    members = {one.item for one in found if one.in_run is not None}
     left = len(keys) if run["max_items"] is None else run["max_items"] - run["accepted"]
     fresh, joined, over = within_budget(wanted, known, members, left)
     if run["sealed"] and by_caller and (fresh or joined):
         raise StoreError(f"run {run_id} is sealed; add to a new run")
-    await _make_shallower(db, wanted, keys, found, first)
+    ways = nearer(wanted, found, joined)
+    await _draw_nearer(db, pipeline, run_id, ways, members, first)
     made = await _insert_items(db, pipeline, run_id, fresh)
+    depths = {item: ways.of_run[item] for item in joined}
     if made < len(fresh):  # others were quicker with some of them: those are known now
-        again = await db.rows(
-            "add_known", keys=[seed.key for seed in fresh], pipeline=pipeline.name, run=run_id
+        again = await _known(db, [seed.key for seed in fresh], pipeline, run_id)
+        late = [one for one in again if one.in_run is None]
+        ways = nearer(wanted, late, [one.item for one in late])
+        await _draw_nearer(db, pipeline, run_id, ways, members, first)
+        depths |= ways.of_run
+    joins = []
+    if depths:
+        joins = await db.rows(
+            "add_members", run=run_id, ids=list(depths), depths=list(depths.values())
         )
-        late = [row for row in again if not row["member"]]
-        await _make_shallower(db, wanted, [seed.key for seed in fresh], late, first)
-        joined += [row["id"] for row in late]
-    joins = await db.rows("add_members", run=run_id, ids=joined) if joined else []
     if made or joins or seal:
         await db.rows("run_accept", id=run_id, count=made + len(joins), seal=int(seal))
     return Added(run_id, made, len(wanted) - made - over, over)
 
 
-async def _make_shallower(
+async def _known(
+    db: Transaction, keys: Sequence[str], pipeline: Pipeline, run_id: str
+) -> list[Known]:
+    rows = await db.rows("add_known", keys=keys, pipeline=pipeline.name, run=run_id)
+    return [Known(keys[row["place"] - 1], row["id"], row["depth"], row["in_run"]) for row in rows]
+
+
+async def _draw_nearer(
     db: Transaction,
-    wanted: Mapping[str, Seed],
-    keys: Sequence[str],
-    found: Iterable[asyncpg.Record],
+    pipeline: Pipeline,
+    run_id: str,
+    ways: Nearer,
+    members: Container[int],
     first: set[int],
 ) -> None:
-    """Known items get the shortest depth. One that somebody else has locked is not waited for here,
-    with a run locked: the transaction begins again and locks it first."""
-    depths: dict[int, int] = {}
-    for row in found:
-        depth = wanted[keys[row["place"] - 1]].depth
-        if depth < min(row["depth"], depths.get(row["id"], row["depth"])):
-            depths[row["id"]] = depth
+    """Known items get the shortest depths; what depends on those is done again. An item that
+    somebody else has locked is not waited for here, with a run locked: the transaction begins again
+    and locks it first."""
+    if ways.of_run:
+        ids, nearest = list(ways.of_run), list(ways.of_run.values())
+        await db.rows("add_nearer", run=run_id, ids=ids, depths=nearest)
+    stage = pipeline.spreads
+    # Where an item spreads, whoever finishes it must not miss that it joins the run.
+    depths = ways.of_item if stage is None else {**ways.of_run, **ways.of_item}
     if not depths:
         return
     free = await db.rows("add_shallower", ids=list(depths), depths=list(depths.values()))
     if len(free) < len(depths):
         first.update(depths)
         raise Restart
+    if stage is None:
+        return
+    targets: dict[bool, list[Target]] = {}
+    for row in free:
+        if row["phase"] == Phase.DONE and row["id"] in ways.of_run:
+            target = Target(row["id"], row["version"], pipeline.lane_of(stage, row["key"]))
+            targets.setdefault(row["id"] not in members, []).append(target)
+    for joined, some in targets.items():
+        await act(db, "retry", some, stage.name, again_why(run_id, joined))
 
 
 async def _insert_items(

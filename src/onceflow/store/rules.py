@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from onceflow.core.item import Kind, Lease, Phase, Seed
 from onceflow.core.pipeline import Pipeline
@@ -48,6 +48,47 @@ def within_budget(
         else:
             joined[item] = None
     return fresh, list(joined), over
+
+
+class Known(NamedTuple):
+    """An item that a wanted key stands for."""
+
+    key: str
+    item: int
+    depth: int
+    """The shortest one of all its runs."""
+    in_run: int | None
+    """How deep it is in the run it is wanted for; None if it does not belong to it."""
+
+
+class Nearer(NamedTuple):
+    """What is new about known items after some were wanted again: their depths."""
+
+    of_run: dict[int, int]
+    """How deep members and those who join are in the run now, where that is new."""
+    of_item: dict[int, int]
+    """How deep items are now, where that is less than before."""
+
+
+def nearer(wanted: Mapping[str, Seed], found: Sequence[Known], joined: Iterable[int]) -> Nearer:
+    """The shortest ways to the known items of a run and to those that join it."""
+    joining = frozenset(joined)
+    of_run: dict[int, int] = {}
+    of_item: dict[int, int] = {}
+    for one in found:
+        depth = wanted[one.key].depth
+        if one.in_run is None and one.item not in joining:
+            continue  # over the budget
+        if one.in_run is None or depth < one.in_run:
+            of_run[one.item] = min(depth, of_run.get(one.item, depth))
+        if depth < one.depth:
+            of_item[one.item] = min(depth, of_item.get(one.item, depth))
+    return Nearer(of_run, of_item)
+
+
+def again_why(run: str, joined: bool) -> str:
+    """Why an item does its last stage once more."""
+    return f"it joined run {run}" if joined else "a shorter way to it was found"
 
 
 def lanes_now(
@@ -101,10 +142,11 @@ def others_may_act(
     finishes: Sequence[Finish], continued: Sequence[Lease], pipelines: Mapping[str, Pipeline]
 ) -> bool:
     """Whether other workers may find something to do after these: something became ready, or a
-    place under a limit became free."""
+    place under a limit became free, or children came into being."""
     ready = sum(one.change.phase in (Phase.READY, Phase.WAITING) for one in finishes)
     return ready > len(continued) or any(
-        pipelines[one.lease.pipeline].stage(one.lease.stage).bounded for one in finishes
+        one.change.children or pipelines[one.lease.pipeline].stage(one.lease.stage).bounded
+        for one in finishes
     )
 
 

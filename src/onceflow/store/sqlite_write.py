@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 import apsw
@@ -17,7 +17,7 @@ import apsw
 from onceflow.core.errors import StoreError
 from onceflow.core.item import Added, Kind, Lease, Phase, Seed
 from onceflow.core.pipeline import GATE_KEY, Pipeline
-from onceflow.core.transition import PLAINLY_FINISHED, NewEvent, Part, encode
+from onceflow.core.transition import PLAINLY_FINISHED, NewEvent, Part, deeper, encode
 from onceflow.store.base import (
     APART_MS,
     LANES_WALKED_MAX,
@@ -37,9 +37,13 @@ from onceflow.store.base import (
 from onceflow.store.queries import sql
 from onceflow.store.rules import (
     KIND_OF_COMMAND,
+    Known,
+    Nearer,
+    again_why,
     holds,
     lanes_now,
     names_of,
+    nearer,
     next_lease,
     shallowest,
     stage_rows,
@@ -367,8 +371,9 @@ def _admit_extras(
     if change.had_parts:
         run(db, "forget_parts", item=lease.item, stage=lease.stage)
     if change.children:
-        for (run_id,) in _rows(db, "runs_of", item=lease.item):
-            admit(db, pipelines[lease.pipeline], run_id, change.children, now)
+        for run_id, depth in _rows(db, "runs_of", item=lease.item):
+            children = deeper(change.children, depth)
+            admit(db, pipelines[lease.pipeline], run_id, children, now)
 
 
 # --- add ---------------------------------------------------------------------------------------
@@ -403,26 +408,47 @@ def admit(
         raise StoreError(f"run {run_id} belongs to pipeline {whose!r}, not {pipeline.name!r}")
     wanted = shallowest(seeds, max_depth)
     keys = list(wanted)
-    found = _list(db, "add_known", keys=json.dumps(keys), pipeline=pipeline.name, run=run_id)
-    known = {keys[at]: item for at, item, _ in found}
-    members = {item for _, item, member in found if member}
+    rows = _list(db, "add_known", keys=json.dumps(keys), pipeline=pipeline.name, run=run_id)
+    found = [Known(keys[at], *more) for at, *more in rows]
+    known = {one.key: one.item for one in found}
+    members = {one.item for one in found if one.in_run is not None}
     left = len(keys) if max_items is None else max_items - accepted
     fresh, joined, over = within_budget(wanted, known, members, left)
     if sealed and by_caller and (fresh or joined):
         raise StoreError(f"run {run_id} is sealed; add to a new run")
-    _make_shallower(db, wanted, known)
+    ways = nearer(wanted, found, joined)
+    _draw_nearer(db, pipeline, run_id, ways, members, now)
     ids = _insert_items(db, pipeline, run_id, fresh, now)
-    run(db, "add_members", run=run_id, now=now, ids=json.dumps([*ids, *joined]))
-    run(db, "run_accept", id=run_id, count=len(ids) + len(joined), seal=int(seal))
+    rows = [(item, seed.depth) for item, seed in zip(ids, fresh, strict=True)]
+    rows += [(item, ways.of_run[item]) for item in joined]
+    run(db, "add_members", run=run_id, now=now, rows=json.dumps(rows))
+    run(db, "run_accept", id=run_id, count=len(rows), seal=int(seal))
     return Added(run_id, len(fresh), len(known), over)
 
 
-def _make_shallower(db: apsw.Connection, wanted: Mapping[str, Seed], known: dict[str, int]) -> None:
-    by_depth: dict[int, list[int]] = {}
-    for key, item in known.items():
-        by_depth.setdefault(wanted[key].depth, []).append(item)
-    for depth, items in by_depth.items():
-        run(db, "add_shallower", ids=json.dumps(items), depth=depth)
+def _draw_nearer(
+    db: apsw.Connection,
+    pipeline: Pipeline,
+    run_id: str,
+    ways: Nearer,
+    members: Container[int],
+    now: int,
+) -> None:
+    """Known items get the shortest depths; what depends on those is done again."""
+    if ways.of_item:
+        run(db, "add_shallower", nearer=json.dumps(list(ways.of_item.items())))
+    if not ways.of_run:
+        return
+    run(db, "add_nearer", run=run_id, nearer=json.dumps(list(ways.of_run.items())))
+    if pipeline.spreads is None:
+        return
+    stage = pipeline.spreads
+    targets: dict[bool, list[Target]] = {}
+    for item, version, key in _rows(db, "add_finished", ids=json.dumps(list(ways.of_run))):
+        target = Target(item, version, pipeline.lane_of(stage, key))
+        targets.setdefault(item not in members, []).append(target)
+    for joined, some in targets.items():
+        act(db, "retry", some, stage.name, again_why(run_id, joined), now)
 
 
 def _insert_items(

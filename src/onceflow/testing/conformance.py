@@ -23,9 +23,10 @@ from onceflow.testing.suite_finish import FinishSuite
 from onceflow.testing.suite_operate import OperateSuite
 from onceflow.testing.suite_race import RaceSuite
 from onceflow.testing.suite_run import RunSuite
+from onceflow.testing.suite_spread import SpreadSuite
 
 __all__ = ["MakeStore", "Rig", "StoreConformance"]
 
 
-class StoreConformance(ClaimSuite, FinishSuite, RunSuite, OperateSuite, RaceSuite):
+class StoreConformance(ClaimSuite, FinishSuite, RunSuite, SpreadSuite, OperateSuite, RaceSuite):
     """Every test of the suite. A subclass needs the fixture `make_store`, nothing else."""

@@ -80,7 +80,10 @@ class Load:
             gate = Stage("gather", self.gather, deadline_seconds=4.0, processors=2)
         self.pipeline = Pipeline(
             "sim",
-            *[self._stage(name, first=at == 0) for at, name in enumerate(names)],
+            *[
+                self._stage(name, first=at == 0, last=at == count - 1)
+                for at, name in enumerate(names)
+            ],
             after_all=gate,
             gate=random.choice(["settled", "settled", "completed"]),
             lease_seconds=LEASE_SECONDS,
@@ -91,7 +94,7 @@ class Load:
             events=("told", "noted"),
         )
 
-    def _stage(self, name: str, *, first: bool) -> Stage:
+    def _stage(self, name: str, *, first: bool, last: bool) -> Stage:
         random = self.random
         lane = None
         if random.random() < 0.3:
@@ -105,6 +108,7 @@ class Load:
             held=random.random() < (0.1 if first else 0.3),
             deadline_seconds=random.choice([3.0, 5.0]),
             processors=random.choice([1, 2, 4]),
+            spreads=last and self.quick == 0.1,
             batch=random.choice([1, 3]),
             assign_max=random.choice([None, None, 1]),
         )

@@ -236,11 +236,8 @@ class RaceSuite:
             for attempt in range(5):
                 run = f"run-{attempt}"
                 family = [f"{attempt}-{key}" for key in keys]
-                await rig.add([Seed(key, depth=9) for key in family], run)
-                leases = [
-                    lease._replace(depth=at % 5)
-                    for at, lease in enumerate((await rig.claim("scrape", 16)).leases)
-                ]
+                await rig.add([Seed(key, depth=at % 5) for at, key in enumerate(family)], run)
+                leases = (await rig.claim("scrape", 16)).leases
                 done = Done({}, children=family[::-1])
 
                 await asyncio.gather(*[
@@ -248,7 +245,8 @@ class RaceSuite:
                     for at in range(0, 16, 2)
                 ])  # fmt: skip
 
-                assert {row["depth"] for row in await rig.items("items_of_run", run=run)} == {1}
+                depths = [row["depth"] for row in await rig.items("items_of_run", run=run)]
+                assert depths == [min(at % 5, 1) for at in range(16)]
                 await rig.work_off("summarize")
 
     async def test_a_known_item_that_joins_while_it_finishes_belongs_to_both_runs(

@@ -28,7 +28,7 @@ made AS (
     FROM seed AS s CROSS JOIN place AS p CROSS JOIN clock AS c
    ORDER BY s.key
   ON CONFLICT (pipeline, short_key) DO NOTHING
-  RETURNING id, key, fence, worker, created_at),
+  RETURNING id, key, fence, worker, created_at, depth),
 begun AS (  -- no ON CONFLICT: if somebody begins this run at the same moment, nothing here happens
   INSERT INTO run (id, pipeline, created_at, sealed, accepted, max_items, max_depth, max_tokens, max_cost,
                    gate, gate_stage)
@@ -46,7 +46,7 @@ logged AS (
    ORDER BY m.id, e.n),
 told AS (  -- who could not claim them leaves them to others
   SELECT pg_notify('onceflow', :sender) FROM (SELECT 1 FROM made WHERE fence = 0 LIMIT 1) AS ready),
-joined AS (INSERT INTO member (run, item, since) SELECT :run, id, created_at FROM made),
+joined AS (INSERT INTO member (run, item, since, depth) SELECT :run, id, created_at, depth FROM made),
 stored AS (
   INSERT INTO result (item, stage, generation, at, body)
   SELECT s.id, '', 1, c.now, s.body FROM seed AS s CROSS JOIN clock AS c

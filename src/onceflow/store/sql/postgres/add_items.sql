@@ -10,9 +10,9 @@ made AS (
   SELECT s.id, :pipeline, s.key, :stage, :phase, :run, s.lane, s.priority, s.depth, 1, c.now, c.now, shorten(s.key)
     FROM seed AS s CROSS JOIN clock AS c
   ON CONFLICT (pipeline, short_key) DO NOTHING
-  RETURNING id, created_at),
+  RETURNING id, created_at, depth),
 logged AS (
   INSERT INTO event (at, kind, item, n, run, stage, phase, generation, fence, attempt)
   SELECT created_at, 'added', id, 1, :run, :stage, :phase, 1, 0, 0 FROM made ORDER BY id),
-joined AS (INSERT INTO member (run, item, since) SELECT :run, id, created_at FROM made)
+joined AS (INSERT INTO member (run, item, since, depth) SELECT :run, id, created_at, depth FROM made)
 SELECT id FROM made

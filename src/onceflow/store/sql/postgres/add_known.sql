@@ -1,7 +1,7 @@
--- add, what is there already: the items of these keys or of their aliases, and their place in the run.
+-- add, what is there already: the items of these keys or of their aliases, and how deep they are in the run.
 -- OFFSET 0 keeps the look-ups one by one: a join might read the whole table.
 SELECT k.place, i.id, i.depth,
-       coalesce((SELECT true FROM member AS m WHERE m.run = :run AND m.item = i.id), false) AS member
+       (SELECT m.depth FROM member AS m WHERE m.run = :run AND m.item = i.id) AS in_run
   FROM (SELECT w.place, coalesce(
                  (SELECT o.id FROM item AS o WHERE o.pipeline = :pipeline AND o.short_key = shorten(w.key)),
                  (SELECT a.item FROM alias AS a WHERE a.pipeline = :pipeline AND a.short_key = shorten(w.key))) AS item

@@ -40,7 +40,7 @@ picked AS MATERIALIZED (  -- a bare IN (... LIMIT) may be run again by the plann
       WHERE i.pipeline = :pipeline AND i.stage = :stage
         AND i.phase = 'ready'  -- no clock here: what is not due yet is waiting
         AND i.lane = '' AND i.run = r.run
-      ORDER BY i.priority, i.id LIMIT r.share FOR UPDATE SKIP LOCKED) AS p),
+      ORDER BY i.priority, i.depth, i.id LIMIT r.share FOR UPDATE SKIP LOCKED) AS p),
 claimed AS (
   UPDATE item
      SET phase = 'active', fence = fence + 1, attempt = attempt + 1, version = version + 1,
@@ -53,7 +53,7 @@ logged AS (
   INSERT INTO event (at, kind, item, n, run, stage, phase, generation, fence, attempt, worker, data)
   SELECT now, 'claimed', id, version, run, :stage, 'active', generation, fence, attempt, :worker,
          '{"limit": ' || most || '}'
-    FROM claimed ORDER BY priority, id)
+    FROM claimed ORDER BY priority, depth, id)
 SELECT b.bounded, b.room, (SELECT count(*) FROM runs) AS runs, b.now,
        CASE WHEN (SELECT count(*) FROM picked) = :count THEN (  -- one entry further than what was taken
          SELECT count(*) > :count
@@ -74,4 +74,4 @@ SELECT b.bounded, b.room, (SELECT count(*) FROM runs) AS runs, b.now,
        (SELECT r.body FROM result AS r WHERE r.item = c.id AND r.stage = :before
          ORDER BY r.generation DESC LIMIT 1) AS body
   FROM bounds AS b LEFT JOIN claimed AS c ON true
- ORDER BY c.priority, c.id
+ ORDER BY c.priority, c.depth, c.id

@@ -68,7 +68,7 @@ picked AS MATERIALIZED (
      SELECT i.id FROM item AS i
       WHERE i.pipeline = :pipeline AND i.stage = :stage AND i.phase = 'ready'
         AND i.lane = w.lane AND i.run = w.run
-      ORDER BY i.priority, i.id LIMIT 1 FOR UPDATE SKIP LOCKED) AS p
+      ORDER BY i.priority, i.depth, i.id LIMIT 1 FOR UPDATE SKIP LOCKED) AS p
    WHERE w.run IS NOT NULL),
 claimed AS (
   UPDATE item
@@ -82,7 +82,7 @@ logged AS (
   INSERT INTO event (at, kind, item, n, run, stage, phase, generation, fence, attempt, worker, data)
   SELECT now, 'claimed', id, version, run, :stage, 'active', generation, fence, attempt, :worker,
          '{"limit": ' || most || '}'
-    FROM claimed ORDER BY priority, id),
+    FROM claimed ORDER BY priority, depth, id),
 spaced AS (
   INSERT INTO lane (pipeline, stage, lane, next_at)
   SELECT :pipeline, :stage, p.lane, b.now + b.lane_spacing_ms
@@ -102,4 +102,4 @@ SELECT b.room, b.now, s.at, s.ended, s.served, s.spare, s.opens_in_ms,
        (SELECT r.body FROM result AS r WHERE r.item = c.id AND r.stage = :before
          ORDER BY r.generation DESC LIMIT 1) AS body
   FROM bounds AS b CROSS JOIN summary AS s LEFT JOIN claimed AS c ON true
- ORDER BY c.priority, c.id
+ ORDER BY c.priority, c.depth, c.id

@@ -1,2 +1,2 @@
--- the runs that items belong to.
-SELECT item, run FROM member WHERE item = ANY(CAST(:items AS bigint[])) ORDER BY run, item
+-- the runs that items belong to, and how deep they are in each.
+SELECT item, run, depth FROM member WHERE item = ANY(CAST(:items AS bigint[])) ORDER BY run, item

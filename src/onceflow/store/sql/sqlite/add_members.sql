@@ -1,3 +1,3 @@
--- add: these items belong to the run now.
-INSERT INTO member (run, item, since) SELECT :run, value, :now FROM json_each(:ids) WHERE true
+-- add: these items belong to the run now, each so deep.
+INSERT INTO member (run, item, since, depth) SELECT :run, value ->> 0, :now, value ->> 1 FROM json_each(:rows) WHERE true
 ON CONFLICT DO NOTHING

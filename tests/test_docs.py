@@ -12,7 +12,10 @@ from pathlib import Path
 import pytest
 
 import onceflow
+from onceflow import Pipeline, Stage
 from onceflow.core.item import Kind
+from onceflow.engine.pool import ProcessorState
+from onceflow.engine.queue import Refusal
 from onceflow.engine.settings import RANGES, Settings
 from onceflow.testing.llm import ScriptedLlm
 from onceflow.testing.site import FakeHttp
@@ -88,3 +91,23 @@ def _run(script: Path, folder: Path) -> str:
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+def test_the_background_page_has_the_numbers_in_force_and_its_table_can_be_built() -> None:
+    page = (ROOT / "docs/background.md").read_text()
+    for name, value in Settings().as_dict().items():
+        if f"`{name}` (" in page:
+            assert f"`{name}` ({value:,g})" in page
+    for name in ("batch", "processors", "deadline_seconds"):
+        default = Stage.__dataclass_fields__[name].default
+        assert f"`{name}` ({default:g})" in page
+    for part in ("JobScheduler", "JobQueue", "JobCoordinator", "ProcessorPool"):
+        assert f"\n## {part}\n" in page
+    for refusal in Refusal:
+        assert f"| `{refusal.value}` |" in page
+    for state in ProcessorState:
+        assert f"`{state.value}`" in page
+    [example] = re.findall(r"```python\n(.*?)```", page, re.S)
+    made: dict[str, object] = {}
+    exec(example, made)
+    assert isinstance(made["sites"], Pipeline)

@@ -48,6 +48,7 @@ async def test_a_report_names_every_busy_processor_and_counts_the_idle_ones(
         assert idle == {"pipeline": "solo", "stage": "work", "state": "idle", "count": 2}
         assert (health.healthy, health.problems, health.refused) == (True, [], {})
         assert health.queues == {"solo/work": 0}
+        assert health.pools == {"solo/work": {"idle": 2, "busy": 1, "error": 0}}
         assert health.silent_seconds >= 0
         assert json.loads(health.as_json())["tally"]["claimed"] == 1
         go.set()
@@ -86,6 +87,7 @@ async def test_every_transition_is_one_log_line_with_the_fields_of_its_event(
     said = {name: getattr(line, name) for name in FIELDS}
     assert said == {name: getattr(event, name) for name in FIELDS}
     assert said["run"] == added.run
+    assert line.seconds >= 0
     assert line.getMessage() == "solo a stage_finished: completed"
     processors = [r.getMessage() for r in caplog.records if "processor-1" in r.getMessage()]
     assert processors == ["work-processor-1 is busy", "work-processor-1 is idle"]
@@ -110,7 +112,9 @@ def test_a_health_check_is_logged_and_a_bad_one_is_a_warning(
 
     virtually(main)
     said = [(r.levelname, r.getMessage()) for r in caplog.records if "health" in r.getMessage()]
-    assert said[0] == ("DEBUG", "health: ok")
+    assert said[0] == (
+        "INFO", "health: ok; processors 2 idle, 0 busy, 0 error; queues empty; checks 1"
+    )  # fmt: skip
     warned = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
     assert warned[0].startswith("a: the attempt took longer than its 15 s; raise deadline_seconds")
 

@@ -162,6 +162,25 @@ def test_a_server_that_works_says_so(busy: Place) -> None:
         assert client.get("/health").json()["worker"] is True
         processors = client.get("/api/processors").json()
         assert {one["stage"] for one in processors["here"]["processors"]} >= {"fetch", "generate"}
+        [worker] = processors["workers"]
+        assert (worker["ended"], worker["report"]["healthy"]) == (False, True)
+        parts = processors["parts"]
+        assert set(parts) == set(client.get("/api/stats").json()["parts"])
+        scheduler, queue = parts["JobScheduler"], parts["JobQueue"]
+        assert (scheduler["scan_seconds"], scheduler["batch"]["ingest/fetch"]) == (60.0, 10)
+        assert queue["queue_max"] == 1000
+        assert set(queue["refused"]) == {
+            "already queued", "being processed", "queued in another stage", "queue full"
+        }  # fmt: skip
+        coordinator, pool = parts["JobCoordinator"], parts["ProcessorPool"]
+        assert (coordinator["assign_seconds"], coordinator["health_seconds"]) == (5.0, 30.0)
+        assert coordinator["order"][:3] == ["ingest/fetch", "ingest/extract", "ingest/generate"]
+        assert set(pool["states"]["ingest/fetch"]) == {"idle", "busy", "error"}
+        text = client.get("/metrics").text
+        assert re.search(r'^onceflow_contested_total\{worker="[^"]+:\d+"\} \d+$', text, re.M)
+        assert 'onceflow_processors{stage="ingest/fetch",state="error"} 0\n' in text
+        assert 'onceflow_queue_items{stage="ingest/fetch"} 0\n' in text
+        assert "\nonceflow_workers 1\n" in text
 
 
 # --- events ---

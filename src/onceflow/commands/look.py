@@ -18,6 +18,7 @@ from onceflow.commands.common import Common, Flag, check_pipeline, find_item, fi
 from onceflow.commands.output import OK, SOME_FAILED, Out, UsageError, terminal_width
 from onceflow.commands.text import ago, clock, cut, many, plain, span
 from onceflow.core.item import Phase
+from onceflow.engine.figures import stage_figures, totals, workers
 from onceflow.engine.listing import known_states, state_name
 
 if TYPE_CHECKING:
@@ -83,16 +84,22 @@ async def _overview(flow: Flow, pipeline: str | None) -> dict[str, Any]:
         if row["phase"] in (Phase.WAITING, Phase.READY, Phase.ACTIVE):
             stage["oldest_at"] = min(row["oldest_at"], stage.get("oldest_at") or row["oldest_at"])
     failures = [dict(row) for row in await read("failures") if pipeline in (None, row["pipeline"])]
-    workers = [
-        {**{name: row[name] for name in ("id", "host", "pid", "started_at", "beat_at", "leases")},
-         "silent_seconds": max(0, now - row["beat_at"]) / 1000}
-        for row in await read("workers")
-    ]  # fmt: skip
+    found = await workers(flow)
+    total = totals(found)
+    figures = await stage_figures(flow.store)
+    for name, one in pipelines.items():
+        for stage, row in one["stages"].items():
+            place = f"{name}/{stage}"
+            row["recent"] = figures.get(place)
+            row["queued"] = total["queues"].get(place)
+            row["processors"] = total["processors"].get(place)
     return {
         "database": flow.store.url,
         "now": now,
         "pipelines": pipelines,
-        "workers": workers,
+        "workers": [{**one, "report": None} for one in found],
+        "refused": total["refused"],
+        "tally": total["tally"],
         "failures": failures,
     }
 
@@ -118,19 +125,42 @@ def _status_lines(found: Mapping[str, Any]) -> Iterator[str]:
                 why = f" ({plain(row['paused_why'], 60)})" if row["paused_why"] else ""
                 words.append(f"PAUSED{why}")
             yield f"  {stage:<{wide}}  {'; '.join(words)}"
+            if more := _figures_line(row):
+                yield f"  {'':<{wide}}  {more}"
     yield ""
     if not found["workers"]:
         yield "workers: none"
     for row in found["workers"]:
+        beat = f"heartbeat {ago(now, row['beat_at'])}, started {ago(now, row['started_at'])}"
+        if row["ended"]:
+            beat = f"ended without a word; last heartbeat {ago(now, row['beat_at'])}"
         yield (
             f"worker {plain(row['host'], 60)} pid {row['pid']}: {many(row['leases'], 'lease')}, "
-            f"heartbeat {ago(now, row['beat_at'])}, started {ago(now, row['started_at'])}"
+            f"{beat}"
         )
     for row in found["failures"]:
         yield (
             f"failed {row['pipeline']}/{row['stage']} {plain(row['error_code'], 40)}: "
             f"{many(row['items'], 'item')}, such as: {plain(row['sample'], 100)}"
         )
+
+
+def _figures_line(row: Mapping[str, Any]) -> str:
+    """How the newest attempts of a stage went, and who is there to work on it."""
+    words: list[str] = []
+    if recent := row.get("recent"):
+        if recent["p50_seconds"] is not None:
+            p50, p95 = (span(recent[name]) for name in ("p50_seconds", "p95_seconds"))
+            words.append(f"p50 {p50}, p95 {p95}")
+        if recent["success_rate"] is not None:
+            words.append(f"{recent['success_rate']:.0%} succeed")
+        if recent["retries_per_item"]:
+            words.append(f"{recent['retries_per_item']:g} retries an item")
+    if row.get("processors"):
+        words.append(", ".join(f"{count} {state}" for state, count in row["processors"].items()))
+    if row.get("queued"):
+        words.append(f"{row['queued']:,} queued")
+    return "; ".join(words)
 
 
 # --- runs ---

@@ -262,6 +262,11 @@ class Flow:
             self._manager.wake()
         self.bus.poke()
 
+    @property
+    def worker_id(self) -> str | None:
+        """The id of this process's worker; None while it is not working."""
+        return None if self._manager is None else self._manager.worker.id
+
     def health(self) -> Health | None:
         """The state of this process's processors and queues; None while it is not working."""
         return None if self._manager is None else self._manager.health()

@@ -43,6 +43,8 @@ class Health:
 
     healthy: bool
     queues: dict[str, int]
+    pools: dict[str, dict[str, int]]
+    """Of each stage, its processors by state."""
     processors: list[dict[str, Any]]
     refused: dict[str, int]
     tally: dict[str, int]
@@ -52,6 +54,19 @@ class Health:
     def as_json(self) -> str:
         return json.dumps(asdict(self))
 
+    def __str__(self) -> str:
+        """One line for the log."""
+        totals: Counter[str] = Counter()
+        for states in self.pools.values():
+            totals.update(states)
+        words = ["; ".join(self.problems) or "ok"]
+        words.append("processors " + ", ".join(f"{n} {state}" for state, n in totals.items()))
+        queued = ", ".join(f"{name} {size}" for name, size in self.queues.items() if size)
+        words.append(f"queues {queued or 'empty'}")
+        counts = {name: count for name, count in self.tally.items() if count}
+        words.append(", ".join(f"{name} {count}" for name, count in counts.items()) or "no work")
+        return "; ".join(words)
+
 
 def report(
     scheduler: Scheduler, queues: Queues, tally: Tally, silent_seconds: float, now: float
@@ -60,10 +75,12 @@ def report(
     processors: list[dict[str, Any]] = []
     problems: list[str] = []
     sizes: dict[str, int] = {}
+    pools: dict[str, dict[str, int]] = {}
     for plan in scheduler.plans.values():
         name = f"{plan.pipeline.name}/{plan.stage.name}"
         sizes[name] = queues.size(plan.key)
         states = Counter(processor.state for processor in plan.pool.processors)
+        pools[name] = {state.value: states[state] for state in ProcessorState}
         if states[ProcessorState.ERROR]:
             problems.append(f"{name}: {states[ProcessorState.ERROR]} processors in error")
         for processor in plan.pool.processors:
@@ -92,6 +109,7 @@ def report(
     return Health(
         not problems,
         sizes,
+        pools,
         processors,
         {reason.value: count for reason, count in dict(queues.refused).items()},
         asdict(tally),

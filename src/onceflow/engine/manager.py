@@ -54,6 +54,8 @@ class Finished(NamedTuple):
     outcome: Outcome
     processed: bool
     """Its item counts as being processed until this is committed."""
+    seconds: float | None = None
+    """How long the handler took."""
 
 
 class Stopped(StoreUnavailable):
@@ -528,11 +530,12 @@ class Manager:
                 raise
             outcome = Failed("the handler was cancelled from within", "cancelled", unexpected=True)
         if processor.lease is lease:
+            seconds = self._loop.time() - processor.since
             plan.pool.release(processor)
             self._streams.ended(lease)
             if isinstance(outcome, Released) and outcome.pause:
                 self._pauses[plan.key] = outcome.reason
-            self._finished.append(Finished(plan, lease, outcome, processed=True))
+            self._finished.append(Finished(plan, lease, outcome, processed=True, seconds=seconds))
             self._news.set()
 
     async def _wait(self, until_idle: bool) -> None:
@@ -699,8 +702,8 @@ class Manager:
         await self._adopt()
         await self._bury_neighbours()
         health = self.health()
-        level = logging.DEBUG if health.healthy else logging.WARNING
-        log.log(level, "health: %s", "; ".join(health.problems) or "ok")
+        level = logging.INFO if health.healthy else logging.WARNING
+        log.log(level, "health: %s", health)
 
     async def _look_after_queued(self, held: set[tuple[int, int]]) -> None:
         """What waits here for a processor: drop what was lost, keep what waits long."""
@@ -941,6 +944,6 @@ def _log_transition(one: Finished, change: Transition) -> None:
                 "pipeline": lease.pipeline, "key": lease.key, "item": lease.item,
                 "run": lease.run, "stage": lease.stage, "phase": str(change.phase),
                 "state": state, "fence": lease.fence, "attempt": lease.attempt,
-                "kind": event.kind,
+                "kind": event.kind, "seconds": one.seconds,
             },
         )  # fmt: skip

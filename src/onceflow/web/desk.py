@@ -8,10 +8,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from onceflow import Flow
+from onceflow.engine.figures import stage_figures, workers
 from onceflow.engine.listing import known_states, state_name
 from onceflow.web.feed import Feed
 
 COUNTS_SECONDS = 1.0
+FIGURES_SECONDS = 5.0
 
 
 @dataclass
@@ -27,6 +29,8 @@ class Desk:
     answers: Counter[int] = field(default_factory=Counter)
     """Answers by status, for the metrics."""
     _counts: tuple[float, list[Any]] | None = None
+    _figures: tuple[float, dict[str, Any]] | None = None
+    _workers: tuple[float, list[dict[str, Any]]] | None = None
     _counting: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def counts(self) -> list[Any]:
@@ -37,6 +41,23 @@ class Desk:
                 rows = await self.flow.store.read("counts", pipeline=None)
                 self._counts = (asyncio.get_running_loop().time(), rows)
             return self._counts[1]
+
+    async def figures(self) -> dict[str, Any]:
+        """Times and rates of each stage. Read at most once in five seconds, whoever asks."""
+        async with self._counting:
+            now = asyncio.get_running_loop().time()
+            if self._figures is None or now - self._figures[0] >= FIGURES_SECONDS:
+                found = await stage_figures(self.flow.store)
+                self._figures = (asyncio.get_running_loop().time(), found)
+            return self._figures[1]
+
+    async def workers(self) -> list[dict[str, Any]]:
+        """Every worker with what it said last. Read at most once a second, whoever asks."""
+        async with self._counting:
+            now = asyncio.get_running_loop().time()
+            if self._workers is None or now - self._workers[0] >= COUNTS_SECONDS:
+                self._workers = (asyncio.get_running_loop().time(), await workers(self.flow))
+            return self._workers[1]
 
     async def states(self) -> dict[str, dict[str, int]]:
         """Items by pipeline and state."""

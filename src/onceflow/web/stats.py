@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-import json
-from collections import defaultdict
-from dataclasses import asdict
-from statistics import quantiles
+from dataclasses import asdict, fields
 from typing import Any
 
 from fastapi import APIRouter
 from starlette.responses import PlainTextResponse
 
 from onceflow import __version__
-from onceflow.web.desk import Desk
+from onceflow.engine.figures import in_service, parts, totals
+from onceflow.engine.health import Tally
 from onceflow.web.jobs import At
 from onceflow.web.shapes import Healthy, masked
 
-RECENT = 5_000
-"""How many of the newest events the times and rates are taken from."""
-FINISHED = frozenset({"stage_finished", "scrape_finished", "summary_finished"})
-
 router = APIRouter()
+RATES = {
+    "success_rate": "Finished of all that finished or failed for good, among the newest.",
+    "failure_rate": "Failed for good of all that finished or failed, among the newest.",
+    "retries_per_item": "Tries beyond the first that an item needed in a stage, on average.",
+}
 
 
 @router.get("/health", response_model=Healthy, tags=["health"])
@@ -32,10 +31,10 @@ async def health(desk: At) -> Healthy:
 
 @router.get("/api/stats", tags=["health"])
 async def stats(desk: At) -> dict[str, Any]:
-    """Counts, queues, processors, stage times and rates."""
+    """Counts, queues, processors, stage times and rates, over every worker of this database."""
     rows = await desk.counts()
     states = await desk.states()
-    health = desk.flow.health()
+    total = totals(await desk.workers())
     read = desk.flow.store.read
     stages = [
         {
@@ -57,71 +56,39 @@ async def stats(desk: At) -> dict[str, Any]:
             for row in rows
         ],
         "stages": stages,
-        "queues": {} if health is None else health.queues,
-        "tally": {} if health is None else health.tally,
+        **total,
+        "parts": parts(desk.flow.settings, desk.flow.pipelines.values(), total),
         "failures": [
             {**dict(row), "sample": masked(row["sample"] or "")} for row in await read("failures")
         ],
-        "recent": await _recent(desk),
+        "recent": {"stages": await desk.figures()},
     }
-
-
-async def _recent(desk: Desk) -> dict[str, Any]:
-    """Times and rates of each stage over the newest events."""
-    seconds: dict[str, list[float]] = defaultdict(list)
-    ends: dict[str, dict[str, int]] = defaultdict(
-        lambda: {"finished": 0, "failed": 0, "retried": 0}
-    )
-    events = desk.feed.recent(RECENT)
-    for event in events:
-        name = f"{event.pipeline}/{event.stage}"
-        if event.kind in FINISHED:
-            ends[name]["finished"] += 1
-            if event.seconds is not None:
-                seconds[name].append(event.seconds)
-        elif event.kind in ("failed", "retried"):
-            ends[name][event.kind] += 1
-    stages: dict[str, Any] = {}
-    for name, counts in ends.items():
-        settled = counts["finished"] + counts["failed"]
-        times = sorted(seconds[name])
-        cuts = quantiles(times, n=20) if len(times) > 1 else times * 19
-        stages[name] = {
-            **counts,
-            "success_rate": counts["finished"] / settled if settled else None,
-            "p50_seconds": cuts[9] if times else None,
-            "p95_seconds": cuts[18] if times else None,
-        }
-    return {"events": len(events), "stages": stages}
 
 
 @router.get("/api/processors", tags=["health"])
 async def processors(desk: At) -> dict[str, Any]:
-    """The processors of this process now, and of every worker as it said at its last heartbeat."""
+    """The processors of this process now, and of every worker as it said at its last heartbeat;
+    then `JobScheduler`, `JobQueue`, `JobCoordinator` and `ProcessorPool` with their settings."""
     here = desk.flow.health()
-    read = desk.flow.store.read
-    now = (await read("now"))[0]["now"]
-    workers = []
-    for row in await read("workers"):
-        report = json.loads(row["report"]) if row["report"] else None
-        workers.append(
-            {
-                **{name: row[name] for name in ("id", "host", "pid", "started_at", "leases")},
-                "silent_seconds": max(0, now - row["beat_at"]) / 1000,
-                "report": _shown(report),
-            }
-        )
-    return {"here": None if here is None else _shown(asdict(here)), "workers": workers}
+    found = [{**worker, "report": _shown(worker["report"])} for worker in await desk.workers()]
+    return {
+        "here": None if here is None else _shown(asdict(here)),
+        "workers": found,
+        "parts": parts(desk.flow.settings, desk.flow.pipelines.values(), totals(found)),
+    }
 
 
 def _shown(report: dict[str, Any] | None) -> dict[str, Any] | None:
     if report is None:
         return None
-    for processor in report.get("processors", ()):
-        for name in ("key", "error"):
-            if processor.get(name):
-                processor[name] = masked(str(processor[name]))
-    return report
+    processors = [
+        {
+            name: masked(value) if name in ("key", "error") and value else value
+            for name, value in processor.items()
+        }
+        for processor in report.get("processors", ())
+    ]
+    return {**report, "processors": processors}
 
 
 @router.get(
@@ -146,16 +113,44 @@ async def metrics(desk: At) -> PlainTextResponse:
         [({"pipeline": pipeline, "state": state}, count)
          for pipeline, counts in states.items() for state, count in counts.items()],
     )  # fmt: skip
-    health = desk.flow.health()
-    if health is not None:
+    workers = await desk.workers()
+    total = totals(workers)
+    put(
+        "onceflow_queue_items", "gauge", "Leases waiting in the local queues of all workers.",
+        [({"stage": name}, size) for name, size in total["queues"].items()],
+    )  # fmt: skip
+    put(
+        "onceflow_processors", "gauge", "Processors of all workers by stage and state.",
+        [({"stage": name, "state": state}, count)
+         for name, counts in total["processors"].items() for state, count in counts.items()],
+    )  # fmt: skip
+    there = [(f"{one['host']}:{one['pid']}", one["report"] or {}) for one in in_service(workers)]
+    put(
+        "onceflow_refused_total", "counter", "Leases that a worker's local queue refused.",
+        [({"worker": name, "reason": reason}, count)
+         for name, report in there for reason, count in report.get("refused", {}).items()],
+    )  # fmt: skip
+    for field in (one.name for one in fields(Tally)):
         put(
-            "onceflow_queue_items", "gauge", "Leases waiting in a local queue.",
-            [({"stage": name}, size) for name, size in health.queues.items()],
+            f"onceflow_{field}_total", "counter", f"{field} by a worker since it started.",
+            [({"worker": name}, report["tally"].get(field, 0))
+             for name, report in there if "tally" in report],
         )  # fmt: skip
-        for name, value in health.tally.items():
-            put(f"onceflow_{name}_total", "counter", f"{name} in this process.", [({}, value)])
-    put("onceflow_workers", "gauge", "Workers with a heartbeat row.",
-        [({}, len(await desk.flow.store.read("workers")))])  # fmt: skip
+    put("onceflow_workers", "gauge", "Workers that are there.", [({}, len(in_service(workers)))])
+    recent = await desk.figures()
+    put(
+        "onceflow_stage_seconds", "gauge", "How long the newest finished attempts took.",
+        [({"stage": name, "quantile": quantile}, one[field])
+         for name, one in recent.items()
+         for quantile, field in (("0.5", "p50_seconds"), ("0.95", "p95_seconds"))
+         if one[field] is not None],
+    )  # fmt: skip
+    for field, about in RATES.items():
+        put(
+            f"onceflow_stage_{field}", "gauge", about,
+            [({"stage": name}, one[field]) for name, one in recent.items()
+             if one[field] is not None],
+        )  # fmt: skip
     put("onceflow_event_seq", "counter", "The newest event.", [({}, desk.feed.newest)])
     put("onceflow_streams", "gauge", "Open event streams.", [({}, desk.feed.readers)])
     put(

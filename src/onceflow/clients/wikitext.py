@@ -1,8 +1,8 @@
 """A wiki page's text: its sections as plain text, and whether it only tells others apart.
 
-`mwparserfromhell` reads templates and links, section by section. What makes it slow on purpose
-(unclosed tags, tables, external links: quadratic) is taken out before, in linear time, and past
-`PARSE_SECONDS_MAX` the rest of an article is read without it.
+`mwparserfromhell` reads templates and links, section by section. What it goes
+back from (tags, tables, braces and brackets that nothing closes: minutes for 100 kB) is taken out
+before, in linear time, and past `PARSE_SECONDS_MAX` the rest of an article is read without it.
 """
 
 from __future__ import annotations
@@ -19,10 +19,13 @@ from onceflow.clients.text import clean
 
 WIKITEXT_CHARS_MAX = 4_000_000
 SECTIONS_MAX = 1000
-SECTION_CHARS_MAX = 100_000
+SECTION_CHARS_MAX = 50_000
+"""Of its source without tables and elements; the rest of a longer one is not read."""
 HEADING_CHARS_MAX = 500
+APART_CHARS_MAX = 100_000
 PARSE_SECONDS_MAX = 5.0
 DEPTH_MAX = 20
+NESTED_MAX = 40
 
 _HEADING = re.compile(r"^(={1,6})([^\n]{1,4000}?)(={1,6})[ \t]*$", re.MULTILINE)
 # Elements whose content is not prose. `pre` and `nowiki` are text, but no markup counts in them.
@@ -37,6 +40,9 @@ _BREAK = re.compile(r"<(?:br|p|/p|li|/li|div|/div)\b[^<>]{0,200}>", re.IGNORECAS
 _WEB_LINK = re.compile(
     r"(?<!\[)\[(?:https?:|ftp:|mailto:)?//[^\s\[\]<>]{1,2000}[ \t]*([^\[\]\n]{0,1000})\]"
 )
+# Stand for a "<" and a "[" that the parser is not to look at.
+_LESS, _BRACKET = "\ufdd0", "\ufdd1"
+_BRACE = re.compile(r"\{\{|\}\}|\[\[|\]\]")
 _SINGLE = re.compile(r"(?<!\[)\[(?!\[)")
 _STYLE = re.compile(r"'{2,5}")
 _MAGIC = re.compile(r"__[A-Z]{3,30}__")
@@ -93,7 +99,7 @@ def sections(
 ) -> tuple[tuple[Section, ...], bool]:
     """The sections with their plain text, and whether something was left out for its size."""
     cut = len(wikitext) > WIKITEXT_CHARS_MAX
-    text = _without_comments(wikitext[:WIKITEXT_CHARS_MAX])
+    text = _without_comments(clean(wikitext[:WIKITEXT_CHARS_MAX]))
     prefixes = _PREFIXES | {prefix.lower() for prefix in category_prefixes}
     until = time.thread_time() + PARSE_SECONDS_MAX
     found: list[Section] = []
@@ -101,9 +107,12 @@ def sections(
     for level, title, body in _split(text):
         if len(found) >= SECTIONS_MAX:
             return tuple(found), True
+        body = _tame(body)
         cut = cut or len(body) > SECTION_CHARS_MAX
         careful = time.thread_time() < until
-        heading = " ".join(_plain(title, prefixes, careful=careful).split())[:HEADING_CHARS_MAX]
+        heading = " ".join(_plain(_tame(title), prefixes, careful=careful).split())[
+            :HEADING_CHARS_MAX
+        ]
         plain = _plain(body[:SECTION_CHARS_MAX], prefixes, careful=careful)
         anchor = _anchor(heading, anchors) if level else ""
         found.append(Section(level, heading, anchor, plain))
@@ -114,7 +123,7 @@ def tells_apart(wikitext: str, categories: Iterable[str] = ()) -> bool:
     """Whether a page looks like a disambiguation page, where the wiki itself does not say so."""
     if any(_APART_CATEGORIES.match(name) for name in categories):
         return True
-    text = wikitext[:SECTION_CHARS_MAX]
+    text = wikitext[:APART_CHARS_MAX]
     return "__DISAMBIG__" in text or any(
         match.group(1).replace("_", " ").lower() in _APART for match in _APART_WORD.finditer(text)
     )
@@ -178,11 +187,11 @@ def _spans(text: str, names: tuple[str, ...]) -> list[tuple[int, int]]:
 
 
 def _plain(text: str, prefixes: frozenset[str], *, careful: bool) -> str:
-    text = _tame(text)
     if careful and ("{{" in text or "[[" in text or "&" in text):
-        text = _spoken(_parse(text).nodes, prefixes, 0)
+        text = _spoken(_parse(_balanced(text)).nodes, prefixes, 0)
     else:
         text = _MARKS.sub("", text)
+    text = text.replace(_LESS, "<").replace(_BRACKET, "[")
     text = _STYLE.sub("", _MAGIC.sub("", text))
     text = _HOLLOW.sub("", _LIST.sub("", text))
     text = _BEFORE_STOP.sub(r"\1", _SPACES.sub(" ", text))
@@ -199,9 +208,9 @@ def _tame(text: str) -> str:
             parts.append(text[at:start])
             at = end
         text = "".join([*parts, text[at:]])
-        text = _TAG.sub("", _BREAK.sub("\n", text)).replace("<", "&lt;")
+        text = _TAG.sub("", _BREAK.sub("\n", text)).replace("<", _LESS)
     if "[" in text:
-        text = _SINGLE.sub("&#91;", _WEB_LINK.sub(r"\1", text))
+        text = _SINGLE.sub(_BRACKET, _WEB_LINK.sub(r"\1", text))
     if "{|" not in text:
         return text
     kept: list[str] = []
@@ -212,10 +221,46 @@ def _tame(text: str) -> str:
             depth += 1
         elif depth and bare.startswith("|}"):
             depth -= 1
-            kept.append(bare[2:])
+            if bare[2:].strip():
+                kept.append(bare[2:])
         elif not depth:
             kept.append(line)
     return "\n".join(kept)
+
+
+def _balanced(text: str) -> str:
+    """Without the braces and brackets that nothing closes, which the parser goes back from."""
+    dropped: list[int] = []
+    opened: list[tuple[str, int]] = []
+    count = {"{{": 0, "[[": 0}
+    for match in _BRACE.finditer(text):
+        mark, at = match.group(), match.start()
+        if mark in count:
+            if len(opened) >= NESTED_MAX:
+                dropped.append(at)
+                continue
+            opened.append((mark, at))
+            count[mark] += 1
+            continue
+        opening = "{{" if mark == "}}" else "[["
+        if not count[opening]:
+            dropped.append(at)
+            continue
+        while True:
+            last, start = opened.pop()
+            count[last] -= 1
+            if last == opening:
+                break
+            dropped.append(start)
+    dropped += [at for _, at in opened]
+    if not dropped:
+        return text
+    parts: list[str] = []
+    at = 0
+    for start in sorted(dropped):
+        parts.append(text[at:start])
+        at = start + 2
+    return "".join([*parts, text[at:]])
 
 
 @lru_cache(maxsize=1)

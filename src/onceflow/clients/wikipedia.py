@@ -60,6 +60,7 @@ _OPTIONS = {
     "links": {"plnamespace": "0", "pllimit": "max"},
     "redirects": {"rdnamespace": "0", "rdlimit": "max", "rdprop": "title"},
 }
+_MARKS = {"links": "plcontinue", "categories": "clcontinue", "redirects": "rdcontinue"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +69,7 @@ class Article:
 
     `redirects` are the other titles that lead to it, `links` the main-namespace titles it links
     to, both as the wiki's API gives them; categories without hidden ones and without their prefix.
-    `cut` names what was too much and is incomplete: "links", "sections", "categories".
+    `cut` names what was too much and is incomplete: "links", "sections" and so on.
     """
 
     title: str
@@ -92,13 +93,13 @@ class _Raw:
 
 
 class _Found(NamedTuple):
-    """What one question about some titles came to. `whole` is false if it was given up."""
+    """What one question about some titles came to. `more`: the lists given up before their end."""
 
     pages: dict[str, _Raw]  # by title
     onward: dict[str, str]  # spelling or redirect -> where it leads
     redirects: dict[str, str]  # only the redirects
     strange: dict[str, str]  # title -> what it is instead of an article
-    whole: bool
+    more: frozenset[str] = frozenset()
 
 
 class Wikipedia:
@@ -208,7 +209,7 @@ class Wikipedia:
             middle = len(titles) // 2
             first = await self._load_part(titles[:middle])
             return {**first, **await self._load_part(titles[middle:])}
-        if found.whole:
+        if not found.more:
             # In a thread: reading the text of fifty articles must not hold up everything else.
             return await asyncio.to_thread(_articles, titles, found)
         if len(titles) > 1:
@@ -220,15 +221,14 @@ class Wikipedia:
 
     async def _cut_short(self, title: str, found: _Found) -> Article | HandlerError:
         """A page with more lists than anybody asks for: what came, and the rest of it whole."""
-        lists = ("categories", "links", "redirects")
         try:
-            rest = await self._ask([title], [name for name in _PROPS if name not in lists])
+            rest = await self._ask([title], [name for name in _PROPS if name not in _MARKS])
         except HandlerError as error:
             return error
         name = _end(title, rest)
         if name in rest.pages and name in found.pages:
             rest.pages[name].lists.update(found.pages[name].lists)
-            rest.pages[name].cut.update(("links", "categories", "redirects"))
+            rest.pages[name].cut.update(found.more)
         return (await asyncio.to_thread(_articles, [title], rest))[title]
 
     async def _ask(self, titles: Sequence[str], props: Sequence[str]) -> _Found:
@@ -236,7 +236,7 @@ class Wikipedia:
         query = {**self._base, "titles": "|".join(titles), "prop": "|".join(props)}
         for prop in props:
             query.update(_OPTIONS[prop])
-        found = _Found({}, {}, {}, {}, whole=True)
+        found = _Found({}, {}, {}, {})
         onward: dict[str, str] = {}
         for _ in range(ROUNDS_MAX):
             answer = await self._get({**query, **onward})
@@ -248,7 +248,8 @@ class Wikipedia:
             if following == onward or not following:
                 raise _nonsense(self.api_url, "its continuation leads nowhere")
             onward = following
-        return found._replace(whole=False)
+        more = frozenset(prop for prop, mark in _MARKS.items() if mark in onward)
+        return found._replace(more=more or frozenset(_MARKS))
 
     async def _get(self, query: Mapping[str, str]) -> dict[str, Any]:
         pairs = "&".join(f"{key}={quote(value, safe='|!')}" for key, value in query.items())

@@ -22,6 +22,7 @@ import sys
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any
 from urllib.parse import quote
 
@@ -157,6 +158,7 @@ class _Entry:
     page_id: int
     revision: int
     page: WikiPage
+    links: list[str]
 
 
 @dataclass(slots=True)
@@ -200,12 +202,13 @@ class WikiSite:
         """Change a page: `edit("Topic 3", text="…")`. It gets a new revision."""
         entry = self._entries[title]
         entry.page = replace(entry.page, **changes)  # type: ignore[arg-type]  # checked by replace
+        entry.links = _sorted(entry.page)
         entry.revision = max(one.revision for one in self._entries.values()) + 1
 
     async def __aenter__(self) -> WikiSite:
         self._chance.seed(self.seed)
         for number, (title, page) in enumerate(self.pages.items(), start=1):
-            self._entries[title] = _Entry(title, number, 1000 + number, page)
+            self._entries[title] = _Entry(title, number, 1000 + number, page, _sorted(page))
             if page.redirect is not None:
                 self._aliases.setdefault(page.redirect, []).append(title)
         app = web.Application()
@@ -288,7 +291,7 @@ class WikiSite:
             for entry, row in zip(wanted, pages, strict=False):
                 self._head(entry, row, props, query)
         lists = (
-            ("links", "pl", lambda one: one.page.links),
+            ("links", "pl", lambda one: one.links),
             ("categories", "cl", lambda one: _categories(one.page, query.get("clshow", ""))),
             ("redirects", "rd", lambda one: self._aliases.get(one.title, [])),
         )
@@ -296,11 +299,11 @@ class WikiSite:
             if name not in props or (continued and f"{prefix}continue" not in query):
                 continue
             start = int(query.get(f"{prefix}continue", "0"))
-            listed = [(row, one) for entry, row in zip(wanted, pages, strict=False)
-                      for one in sorted(set(read(entry)))]  # fmt: skip
-            for row, one in listed[start : start + LISTED_MAX]:
+            listed = [(row, read(entry)) for entry, row in zip(wanted, pages, strict=False)]
+            flat = ((row, one) for row, titles in listed for one in titles)
+            for row, one in islice(flat, start, start + LISTED_MAX):
                 row.setdefault(name, []).append({"ns": 14 if prefix == "cl" else 0, "title": one})
-            if start + LISTED_MAX < len(listed):
+            if start + LISTED_MAX < sum(len(titles) for _, titles in listed):
                 onward[f"{prefix}continue"] = str(start + LISTED_MAX)
         answer: dict[str, Any] = {"query": {"pages": pages}}
         if normalized:
@@ -361,7 +364,11 @@ class WikiSite:
 
 def _categories(page: WikiPage, show: str) -> list[str]:
     shown = page.categories if show == "!hidden" else (*page.categories, *page.hidden_categories)
-    return [f"Category:{name}" for name in shown]
+    return sorted(f"Category:{name}" for name in set(shown))
+
+
+def _sorted(page: WikiPage) -> list[str]:
+    return sorted(set(page.links))
 
 
 def _spelled(title: str) -> str:

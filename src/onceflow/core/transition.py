@@ -62,6 +62,9 @@ class Done:
     recorded instead of the plain `stage_finished`; `children` become items of the same runs, one
     deeper, and `peers` as deep as this one; `aliases` are other keys of this same item.
     `hold_lane_seconds`: no other item of this one's lane starts for so long, anywhere.
+
+    `key` is the item's own key, if it turned out to be another than the one it came with: the old
+    one stays as an alias. Where another item has that key, `taken` is stored instead of this.
     """
 
     result: Json = None
@@ -71,6 +74,8 @@ class Done:
     usage: Usage = NOTHING_SPENT
     hold_lane_seconds: float = 0.0
     peers: Sequence[str | Seed] = ()
+    key: str | None = None
+    taken: Done | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,11 +138,21 @@ class Transition(NamedTuple):
     hold: Hold | None = None
     had_parts: bool = False
     """Attempts have kept parts of this stage's work, which its result makes superfluous."""
+    key: str | None = None
+    """The item's key from now on."""
+    taken: Transition | None = None
+    """What is made instead if another item has that key."""
 
     @property
     def has_extras(self) -> bool:
         """Whether there is more to store than most transitions have."""
-        return bool(self.children or self.aliases or self.had_parts or any(self.usage))
+        return bool(self.children or self.aliases or self.had_parts or self.key or any(self.usage))
+
+    @property
+    def if_taken(self) -> Transition:
+        """What is made where another item has the key."""
+        instead = self.taken or self._replace(key=None)
+        return instead._replace(had_parts=self.had_parts)
 
     @property
     def goes_on(self) -> bool:
@@ -201,7 +216,13 @@ def _finish(pipeline: Pipeline, stage: Stage, lease: Lease, done: Done) -> Trans
         phase = Phase.WAITING if following.held else Phase.READY
         place = following.name, phase, 0, pipeline.lane_of(following, lease.key)
     hold = _hold(pipeline, stage, lease, done.hold_lane_seconds)
-    return Transition(*place, None, body, None, None, events, children, aliases, done.usage, hold)
+    change = Transition(
+        *place, None, body, None, None, events, children, aliases, done.usage, hold
+    )  # fmt: skip
+    if done.key is None:
+        return change
+    taken = None if done.taken is None else _finish(pipeline, stage, lease, done.taken)
+    return change._replace(key=canonical_key(pipeline, done.key), taken=taken)
 
 
 def _fail(pipeline: Pipeline, stage: Stage, lease: Lease, failed: Failed) -> Transition:

@@ -171,7 +171,7 @@ async def loaded(flow: Flow, ids: Sequence[int]) -> list[Loaded]:
     wanted = json.dumps(list(keys))
     for row in await flow.store.read("results_by_id", ids=wanted, stage=LOAD):
         body = decode(bytes(row["body"]))
-        if isinstance(body, dict):
+        if isinstance(body, dict) and "same_as" not in body:  # that is no article of its own
             found.append(_loaded(row, keys[row["item"]], body))
     return found
 

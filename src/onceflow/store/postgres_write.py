@@ -222,6 +222,7 @@ async def finish(
     if first:
         ids = sorted(first.union(one.lease.item for one in finishes))
         await db.rows("lock_items", ids=ids)
+    finishes = await _by_key(db, finishes)
     kept: set[int] = set()
     continued: list[Lease] = []
     order = sorted(range(len(finishes)), key=lambda at: finishes[at].lease.item)
@@ -244,6 +245,45 @@ async def finish(
         )  # fmt: skip
         kept.update(row["place"] for row in known)
     return [at in kept for at in range(len(finishes))], continued
+
+
+async def _by_key(db: Transaction, finishes: Sequence[Finish]) -> Sequence[Finish]:
+    """Of transitions that give their items keys of their own: those that can be made."""
+    named = [at for at, one in enumerate(finishes) if one.change.key is not None]
+    if not named:
+        return finishes
+    rows = await db.rows(
+        "key_taken", places=named, pipelines=[finishes[at].lease.pipeline for at in named],
+        keys=[finishes[at].change.key for at in named],
+        items=[finishes[at].lease.item for at in named],
+    )  # fmt: skip
+    taken = {row["place"] for row in rows}
+    given: set[tuple[str, str | None]] = set()
+    answers = list(finishes)
+    for at in named:
+        one = finishes[at]
+        if at in taken or (one.lease.pipeline, one.change.key) in given:
+            answers[at] = one._replace(change=one.change.if_taken)
+        given.add((one.lease.pipeline, one.change.key))
+    return answers
+
+
+async def _rename(db: Transaction, kept: Sequence[Finish]) -> list[tuple[str, str, int]]:
+    """Give items the keys that are their own; the aliases that their old keys are then."""
+    named = [
+        (one.lease.pipeline, one.change.key, one.lease)
+        for one in kept
+        if one.change.key is not None and one.change.key != one.lease.key
+    ]
+    if named:
+        try:
+            await db.rows(
+                "rename", pipelines=[row[0] for row in named], keys=[row[1] for row in named],
+                items=[row[2].item for row in named],
+            )  # fmt: skip
+        except UniqueViolationError:  # somebody was quicker: seen at the next try
+            raise Restart from None
+    return [(pipeline, lease.key, lease.item) for pipeline, _, lease in named]
 
 
 def _columns(places: Sequence[int], finishes: Sequence[Finish]) -> dict[str, list[Any]]:
@@ -334,8 +374,16 @@ async def _admit_extras(
         runs = await db.rows("run_lock", ids=sorted(ids))
         # Again: before it was locked, a run may have found a shorter way.
         pairs = await db.rows("runs_of", items=sorted(items)) if parents else []
+    before = await _rename(db, kept)
     aliases = sorted(
-        (one.lease.pipeline, key, one.lease.item) for one in kept for key in one.change.aliases
+        {
+            *before,
+            *(
+                (one.lease.pipeline, key, one.lease.item)
+                for one in kept
+                for key in one.change.aliases
+            ),
+        }
     )
     if aliases:
         await db.rows(

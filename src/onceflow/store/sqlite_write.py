@@ -248,6 +248,7 @@ def finish(
 ) -> tuple[list[bool], list[Lease]]:
     """Make the transitions whose leases still hold; say for each whether it was kept, and give the
     leases of those that went on at once."""
+    finishes = _by_key(db, finishes)
     shapes: dict[Shape, list[Finish]] = {}
     seen: Counter[int] = Counter()
     for one in finishes:
@@ -266,6 +267,23 @@ def finish(
         lost = [one for one, was_kept in zip(finishes, answers, strict=True) if not was_kept]
         kept |= _kept_before(db, worker, lost)
     return [(one.lease.item, one.lease.fence) in kept for one in finishes], continued
+
+
+def _by_key(db: apsw.Connection, finishes: Sequence[Finish]) -> Sequence[Finish]:
+    """Of transitions that give their items keys of their own: those that can be made."""
+    if all(one.change.key is None for one in finishes):
+        return finishes
+    given: set[tuple[str, str]] = set()
+    answers: list[Finish] = []
+    for one in finishes:
+        pipeline, key, item = one.lease.pipeline, one.change.key, one.lease.item
+        if key is not None:
+            taken = run(db, "key_taken", pipeline=pipeline, key=key, item=item).get
+            if taken or (pipeline, key) in given:
+                one = one._replace(change=one.change.if_taken)
+            given.add((pipeline, key))
+        answers.append(one)
+    return answers
 
 
 Shape = tuple[Any, ...]
@@ -364,6 +382,10 @@ def _admit_extras(
 ) -> None:
     """Children, aliases, parts and what was spent: rare, so one by one."""
     lease, change = one.lease, one.change
+    if change.key is not None and change.key != lease.key:
+        run(db, "drop_alias", pipeline=lease.pipeline, key=change.key, item=lease.item)
+        run(db, "rename", key=change.key, item=lease.item)
+        run(db, "add_alias", pipeline=lease.pipeline, key=lease.key, item=lease.item)
     for key in change.aliases:
         run(db, "add_alias", pipeline=lease.pipeline, key=key, item=lease.item)
     if change.usage.tokens or change.usage.cost:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import random
 
-from onceflow.core.item import Lease, Seed
+from onceflow.core.item import Added, Lease, Seed
 from onceflow.core.pipeline import Stage
-from onceflow.core.transition import Done
+from onceflow.core.transition import Done, decode
 from onceflow.store.base import Store
 from onceflow.testing.rig import MakeStore, Rig, handler, pipeline
 
@@ -134,6 +134,72 @@ class SpreadSuite:
             row = await rig.item("x")
             assert (row["phase"], row["depth"]) == ("cancelled", 0)
 
+    # --- an item's own key ---
+
+    async def test_an_item_gets_its_own_key_and_keeps_the_old_one(
+        self, make_store: MakeStore
+    ) -> None:
+        async with Rig(make_store, GRAPH) as rig:
+            await rig.add(["uk"])
+
+            await rig.finish(await rig.lease("load"), Done({"x": 1}, key="UK", aliases=["GB"]))
+
+            assert (await rig.item("UK"))["key"] == "UK"
+            assert (await rig.item("uk"))["key"] == "UK"
+            assert (await rig.item("GB"))["key"] == "UK"
+            assert await rig.add(["UK", "uk", "GB"], "run-2") == Added("run-2", 0, 3)
+            assert (await rig.lease("link")).key == "UK"
+            assert len(await rig.items()) == 1
+
+    async def test_an_alias_becomes_the_key(self, make_store: MakeStore) -> None:
+        async with Rig(make_store, GRAPH) as rig:
+            await rig.add(["uk"])
+            await rig.finish(await rig.lease("load"), Done({}, aliases=["UK"]))
+            await rig.work_off("link")
+            await rig.act("retry", "uk", stage="load")
+
+            await rig.finish(await rig.lease("load"), Done({}, key="UK"))
+
+            assert [(await rig.item(key))["key"] for key in ("uk", "UK")] == ["UK", "UK"]
+
+    async def test_a_key_that_another_item_has_is_taken(self, make_store: MakeStore) -> None:
+        async with Rig(make_store, GRAPH) as rig:
+            await rig.add(["uk", "gb", "UK", "no"])
+            uk, gb, own, no = (await rig.claim("load")).leases
+            await rig.finish(own, Done({}, aliases=["Gb"]))
+            other = Done({"same": True}, peers=["UK"])
+
+            await rig.finish(uk, Done({"same": False}, key="UK", taken=other))
+            await rig.finish(gb, Done({"same": False}, key="Gb", taken=other))
+            await rig.finish(no, Done({"same": False}, key="UK"))
+
+            for key, same in (("uk", True), ("gb", True), ("no", False)):
+                row = await rig.item(key)
+                assert (row["key"], row["stage"]) == (key, "link")
+                [result] = await rig.store.read("result", item=row["id"], stage="load")
+                assert decode(bytes(result["body"])) == {"same": same}
+
+    async def test_of_two_that_want_a_key_at_once_one_gets_it(self, make_store: MakeStore) -> None:
+        async with Rig(make_store, GRAPH) as rig:
+            stores = [rig.store, await rig.another(), await rig.another()]
+            for number in range(12):
+                mine = [f"{number}-{at}" for at in range(3)]
+                await rig.add(mine, f"run-{number}")
+                leases = (await rig.claim("load", 3)).leases
+                done = Done({"own": True}, key=f"own {number}", taken=Done({"own": False}))
+                jobs = [
+                    rig.finish(lease, done, store=store)
+                    for lease, store in zip(leases[number % 2 :], stores, strict=False)
+                ]
+                if number % 2:
+                    jobs.append(_adding(rig, stores[2], f"own {number}", f"late-{number}"))
+
+                await asyncio.gather(*jobs)
+
+                rows = [row for row in await rig.items() if row["key"] == f"own {number}"]
+                assert len(rows) == 1
+            await rig.work_off("load", "link")
+
     async def test_depths_are_the_shortest_whatever_the_order(self, make_store: MakeStore) -> None:
         """Several workers on several stores, claims in any order and finishes together."""
         async with Rig(make_store, GRAPH) as rig:
@@ -176,6 +242,11 @@ async def _walk(rig: Rig, store: Store, links: Links, chance: random.Random) -> 
         chance.shuffle(leases)
         finishes = [rig.finishing(lease, _done(lease, links)) for lease in leases]
         await store.exchange("w", finishes, [])
+
+
+async def _adding(rig: Rig, store: Store, key: str, run: str) -> list[bool]:
+    await rig.add([key], run, store=store)
+    return []
 
 
 async def depths(rig: Rig) -> dict[str, int]:

@@ -1,0 +1,273 @@
+"""The expand pipeline: exactly the reachable articles, their true depths, each link once."""
+
+import asyncio
+import base64
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import onceflow
+from onceflow import Flow
+from onceflow.clients import Embedder, FetchSettings, Wikipedia
+from onceflow.pipelines.expand import Expand, titled
+from onceflow.testing.wiki import ALLOWED, WikiPage, WikiSite, depths, edges, ends, graph
+
+
+class FewNumbers:
+    """An embedding model that costs nothing: three numbers from a text's length and letters."""
+
+    name = "few"
+
+    async def vectors(self, texts: Any) -> Any:
+        return [[len(text), text.count("a") + 1, text.count("e") + 1] for text in texts]
+
+    async def close(self) -> None: ...
+
+
+@pytest.fixture
+async def site() -> AsyncIterator[WikiSite]:
+    pages = graph(articles=60, links=240, seed=3, redirects=20, apart=3, missing=4)
+    async with WikiSite(pages) as wiki:
+        yield wiki
+
+
+def expand(site: WikiSite, **options: Any) -> Expand:
+    wiki = Wikipedia(
+        site.api_url,
+        contact="tests@example.org",
+        settings=FetchSettings(allow_networks=ALLOWED),
+        connections=4,
+    )
+    return Expand(wiki, Embedder(FewNumbers()), **{"backoff_seconds": 0.01, **options})
+
+
+async def articles(flow: Flow, run: str | None = None) -> dict[str, Mapping[str, Any]]:
+    """Every node: what was loaded, with its depth and state; titles that only lead to one left
+    out."""
+    found: dict[str, Mapping[str, Any]] = {}
+    for item in await flow.items("expand", run=run):
+        body = await flow.result(item.id, "load")
+        if body is not None and "same_as" not in body:
+            assert body["title"] == item.key, "the key is the article's own title"
+            assert item.key not in found
+            found[item.key] = {**body, "depth": item.depth, "state": item.state}
+    return found
+
+
+def linked(pages: Mapping[str, WikiPage], nodes: Mapping[str, Mapping[str, Any]]) -> set[Any]:
+    """The edges, found as a reader of the results finds them: through the articles' names."""
+    return {
+        (title, end)
+        for title, body in nodes.items()
+        for link in body["links"]
+        if (end := ends(pages, link)) in nodes
+    }
+
+
+async def test_everything_that_can_be_reached_is_there_once(database: str, site: WikiSite) -> None:
+    job = expand(site)
+    async with onceflow.open(database, job.pipeline()) as flow:
+        await flow.add("expand", ["Topic 0"])
+        await flow.drain()
+        nodes = await articles(flow)
+        assert {title: body["depth"] for title, body in nodes.items()} == depths(
+            site.pages, ["Topic 0"]
+        )
+        assert linked(site.pages, nodes) == edges(site.pages, nodes)
+        counts = await flow.counts("expand")
+        failed = {item.key: item.error_code for item in await flow.items("expand", state="failed")}
+        assert set(failed.values()) == {"not_found", "disambiguation"}
+        assert set(counts) == {"processed", "failed"}
+        assert await flow.audit() == []
+
+
+@pytest.mark.parametrize("depth", [0, 1, 2])
+async def test_articles_at_the_depth_limit_are_loaded_but_not_followed(
+    database: str, site: WikiSite, depth: int
+) -> None:
+    async with onceflow.open(database, expand(site).pipeline()) as flow:
+        await flow.add("expand", ["Topic 0"], max_depth=depth)
+        await flow.drain()
+        nodes = await articles(flow)
+        found = {title: body["depth"] for title, body in nodes.items()}
+        assert found == depths(site.pages, ["Topic 0"], depth_max=depth)
+
+
+async def test_max_articles_is_exact(database: str, site: WikiSite) -> None:
+    job = expand(site)
+    async with onceflow.open(database, job.pipeline()) as flow:
+        added = await flow.add("expand", ["Topic 0"], max_items=25)
+        await flow.drain()
+        assert (await flow.run(added.run)).accepted == 25
+        assert len(await flow.items("expand", run=added.run)) == 25
+
+        more = await flow.add("expand", ["Topic 0"], max_items=40)
+        await flow.drain()
+        assert (await flow.run(more.run)).accepted == 40
+        assert (await flow.run(added.run)).accepted == 25
+        assert await flow.audit() == []
+
+
+async def test_a_redirect_is_the_article_whichever_is_found_first(database: str) -> None:
+    pages = {
+        "Start": WikiPage("text", links=("Alias one", "Other")),
+        "Other": WikiPage("text", links=("Target", "Alias two")),
+        "Target": WikiPage("text", links=("Beyond",)),
+        "Beyond": WikiPage("text"),
+        "Alias one": WikiPage(redirect="Target"),
+        "Alias two": WikiPage(redirect="Alias one"),
+        "start": WikiPage(redirect="Start"),
+    }
+    async with (
+        WikiSite(pages) as site,
+        onceflow.open(database, expand(site).pipeline()) as flow,
+    ):
+        await flow.add("expand", ["Start"])
+        await flow.drain()
+        nodes = await articles(flow)
+        assert {title: body["depth"] for title, body in nodes.items()} == {
+            "Start": 0, "Other": 1, "Target": 1, "Beyond": 2,
+        }  # fmt: skip
+        assert (await flow.item("expand", "Alias one")).key == "Target"
+
+        await flow.add("expand", ["Alias two", "Alias one", "Target"])
+        await flow.drain()
+        nodes = await articles(flow)
+        assert (nodes["Target"]["depth"], nodes["Beyond"]["depth"]) == (0, 1)
+        assert await flow.audit() == []
+
+
+async def test_titles_that_are_seeds_together_and_one_article_make_one(database: str) -> None:
+    pages = {
+        "Target": WikiPage("text", links=("Beyond",)),
+        "Beyond": WikiPage("text"),
+        **{f"Alias {number}": WikiPage(redirect="Target") for number in range(5)},
+    }
+    async with (
+        WikiSite(pages) as site,
+        onceflow.open(database, expand(site).pipeline()) as flow,
+    ):
+        added = await flow.add("expand", [f"Alias {number}" for number in range(5)], max_items=6)
+        await flow.drain()
+        assert set(await articles(flow)) == {"Target", "Beyond"}
+        assert (await flow.run(added.run)).accepted == 6
+        assert await flow.audit() == []
+
+
+async def test_a_result_is_whole_and_has_vectors(database: str, site: WikiSite) -> None:
+    async with onceflow.open(database, expand(site).pipeline()) as flow:
+        await flow.add("expand", ["https://wiki.test/wiki/Topic_0#History"], max_depth=0)
+        await flow.drain()
+        item = await flow.item("expand", "Topic 0")
+        body = await flow.result(item.id, "load")
+    assert list(body) == [
+        "title", "page_id", "revision", "url", "redirects", "categories", "sections", "links",
+        "embed_model",
+    ]  # fmt: skip
+    assert [one["heading"] for one in body["sections"]] == ["", "History", "Later"]
+    for one in body["sections"]:
+        vector = np.frombuffer(base64.b64decode(one["vector"]), "<f4")
+        assert vector.shape == (3,)
+        assert float(np.linalg.norm(vector)) == pytest.approx(1)
+    assert "Pages made by a generator" not in body["categories"]
+
+
+async def test_only_what_changed_is_loaded_again(database: str, site: WikiSite) -> None:
+    async with onceflow.open(database, expand(site).pipeline()) as flow:
+        await flow.add("expand", ["Topic 0"], max_depth=1)
+        await flow.drain()
+        before = await articles(flow)
+        one, other = list(before)[1:3]
+        site.edit(one, text="'''New'''.\n== Another ==\nNew text.", links=("Topic 0", other))
+        site.asked.clear()
+        site.requests.clear()
+
+        await flow.retry("expand", state="processed", from_stage="load")
+        await flow.drain()
+
+        loads = [query for query in site.requests if "revisions" in query["prop"]]
+        assert {title for query in loads for title in query["titles"].split("|")} == {one}
+        after = await articles(flow)
+        assert after[one]["revision"] > before[one]["revision"]
+        assert [part["heading"] for part in after[one]["sections"]] == ["", "Another"]
+        assert after[other] == {**before[other], "unchanged": True}
+        assert await flow.audit() == []
+
+
+async def test_what_is_off_the_subject_is_loaded_but_not_followed(database: str) -> None:
+    pages = {
+        "Start": WikiPage("about a graph", links=("Near", "Far")),
+        "Near": WikiPage("a graph", links=("Nearer",), categories=("Graph theory",)),
+        "Far": WikiPage("bread", links=("Bakery",), categories=("Food",)),
+        "Nearer": WikiPage("graphs"),
+        "Bakery": WikiPage("bread"),
+    }
+    async with WikiSite(pages) as site:
+        job = expand(site, categories=["Category:graph *"])
+        async with onceflow.open(database, job.pipeline()) as flow:
+            await flow.add("expand", ["Start"])
+            await flow.drain()
+            assert set(await articles(flow)) == {"Start", "Near", "Far", "Nearer"}
+            far = await flow.item("expand", "Far")
+            result = await flow.result(far.id, "link")
+            assert result["off_subject"] == "in none of the categories Category:graph *"
+
+
+async def test_about_keeps_to_a_meaning(tmp_path: Any) -> None:
+    maths = "a graph is a set of vertices joined by edges, studied in discrete mathematics"
+    bread = "bread is baked from flour, water and yeast in a hot oven by a baker"
+    pages = {
+        "Start": WikiPage(maths, links=("Near", "Far")),
+        "Near": WikiPage(f"A tree in graph theory: {maths}", links=("Nearer",)),
+        "Far": WikiPage(bread, links=("Bakery",)),
+        "Nearer": WikiPage(maths),
+        "Bakery": WikiPage(bread),
+    }
+    async with WikiSite(pages) as site:
+        job = replace(
+            expand(site), embedder=Embedder(), about="graph theory, a part of mathematics"
+        )
+        async with onceflow.open(tmp_path / "x.db", job.pipeline()) as flow:
+            await flow.add("expand", ["Start"])
+            await flow.drain()
+            assert set(await articles(flow)) == {"Start", "Near", "Far", "Nearer"}
+
+
+async def test_a_wiki_in_trouble_is_asked_again(database: str, site: WikiSite) -> None:
+    for kind in ("429", "maxlag", "503", "cut"):
+        site.fail(kind)
+    async with onceflow.open(database, expand(site).pipeline()) as flow:
+        await flow.add("expand", ["Topic 0", "Topic 1"], max_depth=0)
+        async with asyncio.timeout(60):
+            while (await flow.counts("expand")).get("processed") != 2:
+                failed = await flow.items("expand", state="failed")
+                if failed:
+                    await flow.retry("expand")
+                await flow.drain()
+        assert await flow.audit() == []
+
+
+async def test_a_wiki_that_refuses_pauses_all_and_fails_nothing(
+    database: str, site: WikiSite
+) -> None:
+    site.fail("denied", times=1)
+    async with onceflow.open(database, expand(site).pipeline()) as flow:
+        await flow.add("expand", ["Topic 0"], max_depth=0)
+        await flow.drain()
+        assert await flow.counts("expand") == {"discovered": 1}
+        assert "resume" in await flow.why("expand", "Topic 0")
+        await flow.resume("expand", "load")
+        await flow.drain()
+        assert await flow.counts("expand") == {"processed": 1}
+
+
+def test_a_title_has_one_spelling() -> None:
+    for text in ("Graph_theory", " Graph  theory ", "Graph theory#History",
+                 "https://en.wikipedia.org/wiki/Graph_theory?action=view"):  # fmt: skip
+        assert titled(text) == "Graph theory"
+    assert titled("https://de.wikipedia.org/wiki/K%C3%B6ln") == titled("Ko\u0308ln") == "Köln"
+    assert titled("AC/DC") == "AC/DC"
+    assert titled("What?") == "What?"

@@ -18,6 +18,7 @@ from onceflow import Flow, Item, OnceflowError, Run
 from onceflow.core.errors import SettingsError, UnknownItem
 from onceflow.core.item import Phase
 from onceflow.pipelines.folder import Folder
+from onceflow.pipelines.markdown import link, plain_text
 from onceflow.pipelines.summarize import NAME
 
 FOLLOW_SECONDS = 0.25
@@ -384,19 +385,6 @@ def as_bytes(value: Any) -> bytes:
 
 # --- Markdown ---
 
-SPECIAL = re.compile(r"([\\`*_\[\]<>|~&])")
-AT_START = re.compile(r"^(\d{0,9})([-+=#.)])")
-
-
-def plain_text(text: Any) -> str:
-    """Somebody else's text as text: nothing in it is taken for Markdown or HTML."""
-    return AT_START.sub(r"\1\\\2", SPECIAL.sub(r"\\\1", " ".join(str(text or "").split())))
-
-
-def _link(title: Any, url: str) -> str:
-    target = re.sub(r"[\s<>\\]", lambda match: f"%{ord(match[0]):02X}", url)
-    return f"[{plain_text(title) or plain_text(url)}](<{target}>)"
-
 
 def markdown(found: dict[str, Any]) -> str:
     """A digest for people."""
@@ -417,18 +405,18 @@ def markdown(found: dict[str, Any]) -> str:
         lines += ["## Pages", ""]
     for one in found["articles"]:
         text = one.get("summary") or one.get("note") or f"see {one['id']}.json"
-        lines += [f"### {_link(one.get('title'), one['url'])}", "", plain_text(text), ""]
+        lines += [f"### {link(one.get('title'), one['url'])}", "", plain_text(text), ""]
     if found["failed"]:
         lines += ["## Failed", ""]
         for one in found["failed"]:
             code = f" ({plain_text(one['code'])})" if one.get("code") else ""
-            lines.append(f"- {_link('', one['url'])}: {plain_text(one.get('reason'))}{code}")
+            lines.append(f"- {link('', one['url'])}: {plain_text(one.get('reason'))}{code}")
         lines.append("")
     if found["same"]:
         lines += ["## The same page as another", ""]
         for one in found["same"]:
             other = one.get("same_as")
-            lines.append(f"- {_link('', one['url'])}" + (f": {_link('', other)}" if other else ""))
+            lines.append(f"- {link('', one['url'])}" + (f": {link('', other)}" if other else ""))
         lines.append("")
     if counts["unlisted"]:
         lines += [f"And {counts['unlisted']:,} more, each in a file of its own.", ""]

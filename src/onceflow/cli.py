@@ -51,6 +51,7 @@ COMMANDS = {
         "watch": ("look:watch", "Live progress of a run, or of everything."),
         "search": ("knowledge:search", "Sections of loaded articles, by meaning."),
         "ask": ("knowledge:ask", "Answers from loaded articles, with citations."),
+        "graph": ("knowledge:graph", "The graph of loaded articles, in Cypher or by name."),
         "export": ("export:export", "Items and results as JSON lines, CSV or Parquet."),
     },
     OPERATE: {

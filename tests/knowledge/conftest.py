@@ -25,3 +25,11 @@ async def flow(
     flow = await grown(database, world)
     yield flow
     await flow.__aexit__(None, None, None)
+
+
+@pytest.fixture
+async def lone(tmp_path: Path, world: dict[str, Page]) -> AsyncIterator[Flow]:
+    """The same on SQLite alone, where the store makes no difference."""
+    flow = await grown(str(tmp_path / "lone.db"), world)
+    yield flow
+    await flow.__aexit__(None, None, None)

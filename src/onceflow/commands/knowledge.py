@@ -1,8 +1,9 @@
-"""`search`, `ask`: what the loaded articles say."""
+"""`search`, `ask`, `graph`: what the loaded articles say, and how they hang together."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import sys
 import textwrap
 from collections.abc import AsyncIterator
@@ -10,7 +11,9 @@ from contextlib import asynccontextmanager
 from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from cyclopts import Parameter
 
 from onceflow import Flow
 from onceflow.commands.common import Common, Flag
@@ -25,6 +28,13 @@ if TYPE_CHECKING:
 
 PASSAGE_SHOWN = 400
 WIDTH_DEFAULT = 100
+TOLD_FROM = 2000
+COUNTS = (
+    "MATCH (a:Article) WITH COUNT(a) AS articles OPTIONAL MATCH (:Article)-[e:LINKS_TO]->(:Article)"
+    " WITH articles, COUNT(e) AS links OPTIONAL MATCH (s:Section)"
+    " WITH articles, links, COUNT(s) AS sections OPTIONAL MATCH (c:Category)"
+    " RETURN articles, links, sections, COUNT(c) AS categories"
+)
 NONE_LOADED = "no article is loaded yet: `onceflow expand TITLE…` loads some"
 
 
@@ -141,6 +151,118 @@ async def _ask(common: Common, question: str, llm: Llm, passages: int) -> int:
     if answer.note:
         out.say(f"onceflow: {answer.note}")
     return OK if answer.is_found else SOME_FAILED
+
+
+def graph(
+    query: str,
+    /,
+    *,
+    source: Annotated[Literal["graph", "store"], Parameter(name="--from")] = "graph",
+    seconds: float = 10.0,
+    limit: int = 1000,
+    stale_seconds: float = 300.0,
+    common: Common | None = None,
+) -> int:
+    """The knowledge graph: ask it in Cypher, or for its states by name.
+
+    There are Article, Section and Category; LINKS_TO, HAS_SECTION and IN_CATEGORY. A
+    query can only read; one that takes too long is ended. By name:
+
+    distribution  articles and their mean depth by state
+    queue         how many wait to be loaded
+    progress      how many of all are loaded
+    stale         claims that are older than --stale-seconds
+    rebuild       make the graph again from the database
+
+    Parameters
+    ----------
+    query
+        Cypher, such as "MATCH (a:Article) RETURN a.title LIMIT 5", or one of the names.
+    source
+        Ask the graph, or the database itself (the names only).
+    seconds
+        How long a query may take.
+    limit
+        At most so many rows.
+    stale_seconds
+        What `stale` lists: claims made longer ago.
+    """
+    common = common or Common()
+    if not 0 < seconds <= 3600:
+        raise UsageError(f"--seconds is {seconds:g}; it must be between 0 and 3600")
+    if not 1 <= limit <= 1_000_000:
+        raise UsageError(f"--limit is {limit}; it must be between 1 and 1000000")
+    from onceflow.knowledge.states import QUERIES
+
+    if source == "store" and query not in QUERIES:
+        raise UsageError(f"--from store answers {', '.join(QUERIES)}; Cypher asks the graph")
+    return asyncio.run(_graph(common, query, source, seconds, limit, stale_seconds))
+
+
+async def _graph(
+    common: Common, query: str, source: str, seconds: float, limit: int, stale_seconds: float
+) -> int:
+    from onceflow.knowledge.cypher import judged
+    from onceflow.knowledge.graph import Graph
+    from onceflow.knowledge.states import QUERIES, from_graph, from_store
+
+    out = common.out
+    if query not in QUERIES and query != "rebuild":
+        query = judged(query)  # before anything is opened
+    async with common.existing() as flow:
+        if source == "store":
+            found = await from_store(flow, query, stale_seconds)
+        else:
+            told = Told(out)
+            graph = Graph(flow, folder(common), told=told)
+            if query == "rebuild":
+                await graph.rebuild()
+                found = await graph.ask(COUNTS)
+            else:
+                if not await graph.catch_up():
+                    out.say("onceflow: another process feeds the graph; asking it as it is")
+                found = (
+                    await from_graph(graph, flow, query, stale_seconds)
+                    if query in QUERIES
+                    else await graph.query(query, seconds=seconds, rows_max=limit)
+                )
+            told.end(graph.rebuilt)
+    if out.as_json:
+        for row in found.as_dicts():
+            out.emit(row)
+    else:
+        out.table(
+            [plain(name, 60).upper() for name in found.columns],
+            [[_cell(cell) for cell in row] for row in found.rows],
+        )
+    if found.more:
+        out.say(f"onceflow: the first {many(len(found.rows), 'row')}; --limit shows more")
+    return OK
+
+
+class Told:
+    """Says once that the graph is being made, and how large it was."""
+
+    def __init__(self, out: Out) -> None:
+        self._out = out
+        self._articles = 0
+
+    def __call__(self, articles: int) -> None:
+        if self._articles < TOLD_FROM <= self._articles + articles:
+            self._out.say("onceflow: taking in what was committed since the last time")
+        self._articles += articles
+
+    def end(self, rebuilt: int) -> None:
+        if rebuilt:
+            self._out.say(f"onceflow: the graph was made from {many(self._articles, 'article')}")
+
+
+def _cell(cell: Any) -> str:
+    if cell is None:
+        return "-"
+    if isinstance(cell, float):
+        return f"{cell:.2f}"
+    return plain(json.dumps(cell, ensure_ascii=False) if isinstance(cell, dict | list) else cell)
 
 
 # --- shared ---

@@ -9,12 +9,14 @@ from collections import deque
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from itertools import chain
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
 from onceflow import Event, Flow, Item, Run
 from onceflow.commands.common import Common, Flag, check_pipeline, find_item, find_run
+from onceflow.commands.knowledge import folder
 from onceflow.commands.output import OK, SOME_FAILED, Out, UsageError, terminal_width
 from onceflow.commands.text import ago, clock, cut, many, plain, span
 from onceflow.core.item import Phase
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from onceflow.commands.follow import Watcher
 
 PAGE = 500
+EXPAND = "expand"
 SHOWN_IN_TERMINAL = 100
 """How many lines a listing has in a terminal, unless --limit says more."""
 BODY_CHARS_SHOWN = 2000
@@ -42,13 +45,16 @@ def status(*, pipeline: str | None = None, common: Common | None = None) -> int:
         Only this pipeline.
     """
     common = common or Common()
-    return asyncio.run(_status(common.existing(), pipeline, common.out))
+    return asyncio.run(_status(common.existing(), pipeline, common))
 
 
-async def _status(flow: Flow, pipeline: str | None, out: Out) -> int:
+async def _status(flow: Flow, pipeline: str | None, common: Common) -> int:
+    out = common.out
     async with flow:
         await check_pipeline(flow, pipeline)
         found = await _overview(flow, pipeline)
+        if EXPAND in found["pipelines"]:
+            found["knowledge"] = await _knowledge(flow, folder(common))
     if out.as_json:
         out.emit(found)
         return OK
@@ -104,6 +110,34 @@ async def _overview(flow: Flow, pipeline: str | None) -> dict[str, Any]:
     }
 
 
+async def _knowledge(flow: Flow, given: Path | None) -> dict[str, Any]:
+    """What there is of the search index and the graph, and how far they are behind."""
+    from onceflow.knowledge.graph import graph_status
+    from onceflow.knowledge.search import Search
+
+    index = await Search(flow, given).status()
+    graph = await graph_status(flow, given)
+    return {
+        "search": None if index is None else asdict(index),
+        "graph": None if graph is None else asdict(graph),
+    }
+
+
+def _lag(lag: Mapping[str, Any]) -> str:
+    if not lag["events"]:
+        return "up to date"
+    more = "more than " if lag["more"] else ""
+    return f"{more}{many(lag['events'], 'event')} behind, the oldest {span(lag['seconds'])} old"
+
+
+def _knowledge_lines(found: Mapping[str, Any]) -> Iterator[str]:
+    if index := found["search"]:
+        size = f"{many(index['sections'], 'section')} of {many(index['articles'], 'article')}"
+        yield f"  search index  {size}, {_lag(index['lag'])}"
+    if graph := found["graph"]:
+        yield f"  graph         {_lag(graph['lag'])}"
+
+
 def _status_lines(found: Mapping[str, Any]) -> Iterator[str]:
     now = found["now"]
     yield plain(found["database"])
@@ -127,6 +161,8 @@ def _status_lines(found: Mapping[str, Any]) -> Iterator[str]:
             yield f"  {stage:<{wide}}  {'; '.join(words)}"
             if more := _figures_line(row):
                 yield f"  {'':<{wide}}  {more}"
+        if name == EXPAND and "knowledge" in found:
+            yield from _knowledge_lines(found["knowledge"])
     yield ""
     if not found["workers"]:
         yield "workers: none"

@@ -13,7 +13,7 @@ from onceflow.core.item import Phase
 from onceflow.core.transition import decode
 
 NAME = "expand"
-LOAD = "load"
+LOAD, LINK = "load", "link"
 BATCH = 200
 """Articles that are read and stored at once."""
 EVENTS_MAX = 5000
@@ -140,6 +140,14 @@ async def states_of(flow: Flow) -> Mapping[str, Mapping[str, str]]:
     return {}
 
 
+def state_of(states: Mapping[str, Mapping[str, str]], row: Mapping[str, Any]) -> str | None:
+    """The state of articles at a (stage, phase); None for what is no article."""
+    stage, phase = row["stage"], row["phase"]
+    if stage not in (LOAD, LINK):
+        return None
+    return states.get(stage, {}).get(phase) or f"{stage}/{phase}"
+
+
 def article_of(row: Mapping[str, Any], states: Mapping[str, Mapping[str, str]]) -> Article:
     stage, phase = row["stage"], row["phase"]
     is_claimed = stage == LOAD and phase == Phase.ACTIVE
@@ -149,7 +157,7 @@ def article_of(row: Mapping[str, Any], states: Mapping[str, Mapping[str, str]]) 
         title=row["key"],
         stage=stage,
         phase=phase,
-        state=states.get(stage, {}).get(phase) or f"{stage}/{phase}",
+        state=state_of(states, row) or f"{stage}/{phase}",
         depth=row["depth"],
         claimed_at=row["claimed_at"] if is_claimed else None,
         updated_at=row["updated_at"],

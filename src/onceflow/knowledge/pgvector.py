@@ -33,8 +33,9 @@ class PgVector:
         self._schema = schema
 
     @classmethod
-    async def of(cls, flow: Flow) -> PgVector | None:
-        """The index of this database; None where there is no PostgreSQL or no pgvector."""
+    async def of(cls, flow: Flow, *, make: bool = True) -> PgVector | None:
+        """The index of this database; None where there is no PostgreSQL or no pgvector. Who only
+        looks does not make it."""
         dsn: str | None = getattr(flow.store, "dsn", None)
         if dsn is None:
             return None
@@ -42,6 +43,8 @@ class PgVector:
 
         async with _connected(dsn) as connection:
             found = await connection.fetchrow(sql("found"))
+            if not make and not found["made"]:
+                return None
             if found["schema"] is None and found["available"]:
                 with suppress(asyncpg.PostgresError):  # not allowed to, or another is at it
                     await connection.execute(sql("extension"))

@@ -154,7 +154,8 @@ class Search:
 
     async def status(self) -> IndexStatus | None:
         """What the index has; None if there is none yet."""
-        if (pg := await self._server()) is not None:
+        pg = self._pg if self._asked else await PgVector.of(self._flow, make=False)
+        if pg is not None:
             articles, sections = await pg.counts()
             seq = await pg.seen()
             lag = await lag_after(self._flow, seq)

@@ -1,0 +1,2 @@
+// categories, each once.
+UNWIND $rows AS r MERGE (:Category {name: r.name})

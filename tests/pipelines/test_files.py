@@ -15,7 +15,9 @@ import onceflow
 from onceflow import Flow, Permanent
 from onceflow.clients import Extractor
 from onceflow.core.errors import SettingsError
-from onceflow.pipelines.files import Files, as_bytes, markdown, plain_text
+from onceflow.pipelines.files import Files, as_bytes
+from onceflow.pipelines.markdown import plain_text
+from onceflow.pipelines.summaries import markdown, summary_files
 from onceflow.pipelines.summarize import Summarize
 from onceflow.testing.llm import ScriptedLlm
 from tests.pipelines.conftest import article, summarize
@@ -40,7 +42,7 @@ async def caught_up(flow: Flow, path: Path, run: str | None = None) -> Files:
     """One pass over everything, as a later run makes it."""
     over = asyncio.Event()
     over.set()
-    async with Files(flow, path, run=run) as files:
+    async with summary_files(flow, path, run=run) as files:
         await files.follow(over)
     return files
 
@@ -208,7 +210,7 @@ async def test_the_text_in_progress_is_in_the_file_while_it_streams(
     over = asyncio.Event()
     async with onceflow.open(database, pipeline, settings=settings) as flow:
         added = await flow.add("summarize", ["https://a.test/1"])
-        async with Files(flow, out, run=added.run) as files:
+        async with summary_files(flow, out, run=added.run) as files:
             following = asyncio.create_task(files.follow(over))
             working = asyncio.create_task(flow.drain())
             seen: dict[str, Any] = {}
@@ -238,7 +240,7 @@ async def test_f03_a_file_operation_that_fails_leaves_the_file_whole_or_absent(
         for nth in range(1, 8):
             warned: list[str] = []
             over = asyncio.Event()
-            async with Files(flow, out, run=run, warn=warned.append) as files:
+            async with summary_files(flow, out, run=run, warn=warned.append) as files:
                 fail_at(monkeypatch, step, nth)
                 try:
                     await files.check()
@@ -299,7 +301,7 @@ async def test_a_file_that_another_process_holds_is_written_when_it_lets_go(
         assert holder.stdout is not None
         try:
             assert await holder.stdout.readline() == b"held [1]\n"
-            async with Files(flow, out, run=run) as files:
+            async with summary_files(flow, out, run=run) as files:
                 await files.check()
                 assert not (out / "1.json").exists()
                 assert "another process holds" in (files.owing or "")

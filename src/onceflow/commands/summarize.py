@@ -110,13 +110,13 @@ def summarize(
 
 async def _check_folder(flow: Flow, folder: Path) -> None:
     """Refuse a folder that cannot be used, or is another database's."""
-    from onceflow.pipelines.files import Files
+    from onceflow.pipelines.summaries import summary_files
 
-    async with Files(flow, folder):
+    async with summary_files(flow, folder):
         pass
 
 
 def _files(flow: Flow, folder: Path, run: str | None, warn: Callable[[str], None]) -> Beside:
-    from onceflow.pipelines.files import Files
+    from onceflow.pipelines.summaries import summary_files
 
-    return Files(flow, folder, run=run, warn=warn)
+    return summary_files(flow, folder, run=run, warn=warn)

@@ -24,7 +24,7 @@ from onceflow.demo.articles import articles
 from onceflow.demo.flow import Pace, open_flow
 from onceflow.demo.site import CLOSED_PATH, MOVED, OLD_PATH, SLOW_PATH, Site
 from onceflow.demo.tell import Teller
-from onceflow.pipelines.files import Files
+from onceflow.pipelines.summaries import summary_files
 from onceflow.pipelines.summarize import Summarize
 
 DATABASE, SUMMARIES, ADDRESSES = "demo.db", "summaries", "addresses.txt"
@@ -219,7 +219,7 @@ class Show:
         over = asyncio.Event()
         try:
             async with (
-                Files(flow, self._out / SUMMARIES, run=run) as files,
+                summary_files(flow, self._out / SUMMARIES, run=run) as files,
                 asyncio.TaskGroup() as tasks,
             ):
                 tasks.create_task(self._tell.follow(watcher, over))

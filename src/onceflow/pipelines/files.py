@@ -1,4 +1,4 @@
-"""The summaries as files: `{id}.json` for each item, `digest.json` and `digest.md` for the run.
+"""Results as files: those of each item, named by its id, and those of a run.
 
 They are a projection of the database, made by following its events with the public API: whatever
 is missing, damaged or out of date is written again from what was committed, to the same bytes.
@@ -12,14 +12,12 @@ import re
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from onceflow import Flow, Item, OnceflowError, Run
 from onceflow.core.errors import SettingsError, UnknownItem
 from onceflow.core.item import Phase
 from onceflow.pipelines.folder import Folder
-from onceflow.pipelines.markdown import link, plain_text
-from onceflow.pipelines.summarize import NAME
 
 FOLLOW_SECONDS = 0.25
 """How often the files catch up with what was committed and streamed."""
@@ -31,12 +29,35 @@ HELD_SECONDS = 5.0
 OWED_MAX = 10_000
 """Files that could not be written yet; if there are more, all are looked at again."""
 IDENTITY = ".onceflow.json"
-DIGEST = ("digest.json", "digest.md")
 DIGEST_LOCK, IDENTITY_LOCK = 0, 1 << 62
 """Locks by number: an item's is its id, which is at least 1."""
-ITEM_FILE = re.compile(r"([1-9][0-9]{0,18})\.json")
-KINDS = ("claimed", "scrape_finished", "summary_finished", "stage_finished", "retried", "failed",
-         "reclaimed", "released", "reopened", "cancelled")  # fmt: skip
+ITEM_FILE = re.compile(r"([1-9][0-9]{0,18})\.[a-z]{1,5}")
+KINDS = ("claimed", "stage_finished", "retried", "failed", "reclaimed", "released", "reopened",
+         "cancelled")  # fmt: skip
+
+
+class Layout(Protocol):
+    """Which files there are, and what they hold: functions of what is committed (and streamed)."""
+
+    pipeline: str
+    noun: str
+    """What the folder has, in messages."""
+    kinds: tuple[str, ...]
+    """Kinds of its own with which an item changes."""
+    streams: str | None
+    """The stage whose text in progress is in the files."""
+
+    def has_files(self, item: Item) -> bool:
+        """Whether there is something to say about an item."""
+
+    async def files(self, flow: Flow, item: Item) -> dict[str, bytes]:
+        """The files of one item, each named by its id."""
+
+    async def run_files(self, flow: Flow, run: Run, gate: Item) -> dict[str, bytes]:
+        """The files of a run whose gate has finished."""
+
+    def first(self, folder: Path) -> Path:
+        """Where to look first."""
 
 
 class Files:
@@ -49,11 +70,14 @@ class Files:
         self,
         flow: Flow,
         path: Path,
+        layout: Layout,
         *,
         run: str | None = None,
         warn: Callable[[str], None] = lambda text: None,
     ) -> None:
         self._flow = flow
+        self._layout = layout
+        self._pipeline = layout.pipeline
         self.folder = Folder(path)
         self._run = run
         self._warn = warn
@@ -114,7 +138,9 @@ class Files:
     async def catch_up(self) -> None:
         """Write the files of all items that changed since the last time."""
         batch: dict[int, None] = {}
-        async for event in self._flow.events(after=self._seen, pipeline=NAME, kinds=KINDS):
+        async for event in self._flow.events(
+            after=self._seen, pipeline=self._pipeline, kinds=(*KINDS, *self._layout.kinds)
+        ):
             self._seen = event.seq
             if event.item is None:
                 continue
@@ -123,7 +149,7 @@ class Files:
             elif event.kind != "claimed":
                 batch[event.item] = None
                 self._streaming.pop(event.item, None)
-            elif event.stage == "summarize":
+            elif event.stage is not None and event.stage == self._layout.streams:
                 self._streaming[event.item] = ""
             if len(batch) >= BATCH:
                 await self._put(batch)
@@ -134,9 +160,11 @@ class Files:
     async def check(self) -> None:
         """Look at every file of what is committed; what is missing or differs is written again."""
         after = 0
-        while page := await self._flow.items(NAME, run=self._run, after=after, limit=PAGE):
+        while page := await self._flow.items(
+            self._pipeline, run=self._run, after=after, limit=PAGE
+        ):
             after = page[-1].id
-            due = [item.id for item in page if _has_file(item)]
+            due = [item.id for item in page if self._layout.has_files(item)]
             for at in range(0, len(due), BATCH):
                 await self._put(due[at : at + BATCH])
         await self._put([DIGEST_LOCK])
@@ -177,8 +205,8 @@ class Files:
 
     def report(self) -> tuple[str, str | None]:
         """Where to look first, and why some of it is not there."""
-        digest = self.folder.path / "digest.md"
-        return str(digest if digest.exists() else self.folder.path), self.owing
+        first = self._layout.first(self.folder.path)
+        return str(first if first.exists() else self.folder.path), self.owing
 
     # --- writing ---
 
@@ -210,14 +238,14 @@ class Files:
             self._owed, self._owes_all = {}, True
 
     async def _item(self, number: int) -> dict[str, bytes]:
-        """The file of one item, if it is one of ours and there is something to say."""
-        page = await self._flow.items(NAME, run=self._run, after=number - 1, limit=1)
+        """The files of one item, if it is one of ours and there is something to say."""
+        page = await self._flow.items(self._pipeline, run=self._run, after=number - 1, limit=1)
         if not page or page[0].id != number:
             self._streaming.pop(number, None)  # of another run
             return {}
-        if not _has_file(page[0]):
+        if not self._layout.has_files(page[0]):
             return {}
-        return {f"{number}.json": as_bytes(await document(self._flow, page[0]))}
+        return await self._layout.files(self._flow, page[0])
 
     async def _digest(self) -> dict[str, bytes]:
         run = await self._digested()
@@ -226,14 +254,13 @@ class Files:
         item = await self._flow.item(None, run.gate_item)
         if item.phase is not Phase.DONE:
             return {}
-        found = await digest_document(self._flow, run, item)
-        return dict(zip(DIGEST, (as_bytes(found), markdown(found).encode()), strict=True))
+        return await self._layout.run_files(self._flow, run, item)
 
     async def _digested(self) -> Run | None:
         """The run whose digest is kept here: the one that is followed, else the newest."""
         if self._run is not None:
             return await self._flow.run(self._run)
-        for run in await self._flow.runs(NAME):
+        for run in await self._flow.runs(self._pipeline):
             if run.gate_item is not None and run.finished_at is not None:
                 return run
         return None
@@ -257,15 +284,15 @@ class Files:
             if await self._knows(witness):
                 return True
             raise SettingsError(
-                f"{self.folder.path} has the summaries of another database; name another folder "
-                "with --out"
+                f"{self.folder.path} has the {self._layout.noun} of another database; name another "
+                "folder with --out"
             )
-        first = await self._flow.items(NAME, limit=1)
+        first = await self._flow.items(self._pipeline, limit=1)
         if not first:
             return True
         body = as_bytes(
             {
-                "about": "these are the summaries of the database with this item",
+                "about": f"these are the {self._layout.noun} of the database with this item",
                 "item": first[0].id,
                 "key": first[0].key,
                 "added": first[0].created_at,
@@ -309,64 +336,6 @@ def _witness(there: bytes | None) -> tuple[int, str, int] | None:
         return None
 
 
-def _has_file(item: Item) -> bool:
-    """An item has a file as soon as there is more to say than that it is known."""
-    if item.key.startswith("gate:"):
-        return False
-    return item.stage != "scrape" or item.phase in (Phase.FAILED, Phase.CANCELLED)
-
-
-async def document(flow: Flow, item: Item) -> dict[str, Any]:
-    """What an item's file holds: a function of what is committed (and streamed) alone."""
-    bodies: dict[str, Any] = {}
-    times: dict[str, int] = {}
-    for row in await flow.results(item.id):
-        bodies[row["stage"]], times[row["stage"]] = row["body"], row["at"]
-    page, result = bodies.get("scrape") or {}, bodies.get("summarize") or {}
-    active = item.phase is Phase.ACTIVE and item.stage == "summarize"
-    partial = await flow.partial(item.id) if active else None
-    found: dict[str, Any] = {
-        "id": item.id,
-        "url": item.key,
-        "state": item.state,
-        "stage": item.stage,
-        "phase": item.phase.value,
-        "page_url": page.get("url"),
-        "title": page.get("title"),
-        "author": page.get("author"),
-        "date": page.get("date"),
-        "language": page.get("language"),
-        "summary": result.get("summary"),
-        "summary_in_progress": None if partial is None else partial[1],
-        "note": result.get("note"),
-        "same_as": result.get("same_as"),
-        "model": result.get("model"),
-        "tokens": result.get("tokens"),
-        "tokens_estimated": result.get("tokens_estimated"),
-        "cost": result.get("cost"),
-        "error": None,
-        "attempt": item.attempt,
-        "generation": item.generation,
-        "times": {
-            "added": moment(item.created_at),
-            "scraped": moment(times.get("scrape")),
-            "summarized": moment(times.get("summarize")),
-            "changed": moment(item.updated_at),
-        },
-        "text": page.get("text"),
-    }
-    if item.error is not None:
-        found["error"] = {"code": item.error_code, "message": item.error}
-    return found
-
-
-async def digest_document(flow: Flow, run: Run, gate: Item) -> dict[str, Any]:
-    """What `digest.json` holds: the gate's result, and whose it is."""
-    result: dict[str, Any] = await flow.result(gate.id, gate.stage)
-    times = {"began": moment(run.created_at), "finished": moment(gate.updated_at)}
-    return {"run": run.id, "state": gate.state, "times": times, **result}
-
-
 def moment(ms: int | None) -> str | None:
     """A time of the database, for people and programs."""
     if ms is None:
@@ -381,43 +350,3 @@ def as_bytes(value: Any) -> bytes:
         return f"{text}\n".encode()
     except UnicodeEncodeError:  # lone surrogates: as escapes they are kept
         return f"{json.dumps(value, indent=2)}\n".encode()
-
-
-# --- Markdown ---
-
-
-def markdown(found: dict[str, Any]) -> str:
-    """A digest for people."""
-    counts = found["counts"]
-    words = [f"{counts['completed']:,} summarized"]
-    if counts["same"]:
-        words.append(f"{counts['same']:,} the same as another")
-    if counts["failed"]:
-        words.append(f"{counts['failed']:,} failed")
-    total = counts["completed"] + counts["same"] + counts["failed"]
-    lines = [f"# Digest of {total:,} {'page' if total == 1 else 'pages'}", ""]
-    model = f", by {plain_text(found['model'])}" if found["model"] else ""
-    lines += [f"{', '.join(words)}{model}. Run {found['run']}, {found['times']['finished']}.", ""]
-    for paragraph in str(found["digest"]).split("\n\n"):
-        if paragraph.strip():
-            lines += [plain_text(paragraph), ""]
-    if found["articles"]:
-        lines += ["## Pages", ""]
-    for one in found["articles"]:
-        text = one.get("summary") or one.get("note") or f"see {one['id']}.json"
-        lines += [f"### {link(one.get('title'), one['url'])}", "", plain_text(text), ""]
-    if found["failed"]:
-        lines += ["## Failed", ""]
-        for one in found["failed"]:
-            code = f" ({plain_text(one['code'])})" if one.get("code") else ""
-            lines.append(f"- {link('', one['url'])}: {plain_text(one.get('reason'))}{code}")
-        lines.append("")
-    if found["same"]:
-        lines += ["## The same page as another", ""]
-        for one in found["same"]:
-            other = one.get("same_as")
-            lines.append(f"- {link('', one['url'])}" + (f": {link('', other)}" if other else ""))
-        lines.append("")
-    if counts["unlisted"]:
-        lines += [f"And {counts['unlisted']:,} more, each in a file of its own.", ""]
-    return "\n".join(lines)

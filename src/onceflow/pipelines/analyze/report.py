@@ -24,7 +24,7 @@ EXCERPT_CHARS = 280
 COMPETITORS_MAX = 15
 PAGES_MAX = 4
 """How many pages are named with one thing to do."""
-GOOD, FAIR = 65.0, 40.0
+GOOD, FAIR = 60.0, 35.0
 """From where on a score is good, or fair."""
 INTENT_WORDS = {
     "learn": "Learning about it",
@@ -285,8 +285,9 @@ METHOD = (
     "a bounded choice of pages.",
     "From its texts come its topics, and from these the questions that a customer might ask an "
     "assistant, with and without the name of the site.",
-    "Visibility (0 to 100): of the answers, how many name the site, weighted by how it is named "
-    "and how early.",
+    "Visibility (0 to 100): an answer that names the site counts 1, less the later and the less "
+    "kindly it is named, and less if it only links to it; then the average over all answers, in "
+    "which questions that name the site count half.",
     "Coverage (0 to 100): how well the best passage on the site answers a question, by meaning, "
     "over all questions.",
 )

@@ -23,6 +23,7 @@ from typing import Any, BinaryIO
 POOL_BYTES = 256 * 1024 * 1024
 DATABASE_BYTES_MAX = 1 << 36
 ROWS_AT_ONCE = 2000
+ROWS_PER_TRANSACTION = 20_000
 CELL_CHARS_MAX = 20_000
 ANSWER_CHARS_MAX = 16 * 1024 * 1024
 
@@ -50,15 +51,13 @@ class Graph:
             max_db_size=DATABASE_BYTES_MAX,
         )
         self._connection = ladybug.Connection(self._database, num_threads=1)
-        self._names: dict[str, str] | None = None
-        """Every title that leads to a loaded article. None: not read yet."""
-        self._waiting: dict[str, dict[str, None]] = {}
-        """Links to what is not loaded: name -> articles that link there."""
+        self._web: Web | None = None
+        """Who links to whom. None: not read yet."""
 
     def make(self) -> None:
         for statement in cypher("schema").split(";"):
             self._connection.execute(statement)
-        self._names = {}
+        self._web = Web()
 
     def close(self) -> None:
         self._connection.close()
@@ -72,7 +71,9 @@ class Graph:
         execute("BEGIN TRANSACTION")
         try:
             self._run("put_state", request["articles"])
-            unclear = bool(request["loaded"]) and not self._put_loaded(request["loaded"])
+            unclear = bool(request["loaded"]) and not self._put_loaded(
+                request["loaded"], bulk=request["bulk"]
+            )
             if request["seq"] is not None:
                 execute(cypher("seen"), {"seq": request["seq"]})
             execute("ROLLBACK" if unclear else "COMMIT")
@@ -82,83 +83,78 @@ class Graph:
             raise
         return {"unclear": unclear}
 
-    def _put_loaded(self, loaded: Sequence[dict[str, Any]]) -> bool:
-        """False if titles lead elsewhere than they did: then all edges have to be made anew."""
-        if self._names is None:
-            self._read_names()
-        names = self._names
-        assert names is not None
-        known = {row[0]: row[1:] for row in self._rows("known", _titles(loaded))}
-        fresh = [one for one in loaded if known.get(one["title"], [0])[0] < one["generation"]]
-        again = [one for one in fresh if one["title"] in known]
+    def _put_loaded(self, loaded: Sequence[dict[str, Any]], *, bulk: bool) -> bool:
+        """False if names lead elsewhere than they did: then all edges have to be made anew."""
+        web = self._read_web()
+        known = {row[0]: row[1:] for row in self._rows("known", _ids(loaded))}
+        fresh = [one for one in loaded if known.get(one["id"], [0])[0] < one["generation"]]
+        same = [one for one in fresh if one["unchanged"] and one["id"] in known]
+        self._run("put_unchanged", [_only(one, "id", "generation", "at") for one in same])
+        fresh = [one for one in fresh if one not in same]
+        again = [one for one in fresh if one["id"] in known]
         if again:
             for statement in AGAIN:
-                self._run(statement, _titles(again))
+                self._run(statement, _ids(again))
             for one in again:
-                _, aliases, links = known[one["title"]]
-                if set(aliases or ()) != set(one["aliases"]):
+                _, aliases, links, same_as = known[one["id"]]
+                before = web.title(one["id"]), set(aliases or ()), same_as or ""
+                if before != (one["title"], set(one["aliases"]), one["same_as"]):
                     return False
-                for name in links or ():
-                    self._waiting.get(name, {}).pop(one["title"], None)
-        for one in fresh:
-            for name in (one["title"], *one["aliases"]):
-                if names.setdefault(name, one["title"]) != one["title"] and name == one["title"]:
-                    return False
-        padded = [
-            {**one, "aliases": ["", *one["aliases"]], "links": ["", *one["links"]]} for one in fresh
-        ]
-        columns = ("title", "generation", "at", "page_id", "revision", "url", "aliases", "links")
-        self._run("put_loaded", [{name: one[name] for name in columns} for one in padded])
+                web.forget(one["id"], links or ())
+        columns = "id", "generation", "at", "page_id", "revision", "url", "same_as"
+        self._run(
+            "put_loaded",
+            [
+                {**_only(one, *columns), "aliases": ["", *one["aliases"]],
+                 "links": ["", *one["links"]]}
+                for one in fresh
+            ],
+        )  # fmt: skip
         self._run(
             "add_sections",
             [
-                {**section, "title": one["title"], "id": f"{one['id']}:{section['n']}"}
+                {**section, "article": one["id"], "title": one["title"],
+                 "id": f"{one['id']}:{section['n']}"}
                 for one in fresh
                 for section in one["sections"]
             ],
-        )
-        members = [
-            {"title": one["title"], "name": name} for one in fresh for name in one["categories"]
-        ]
+        )  # fmt: skip
+        members = [{"id": one["id"], "name": name} for one in fresh for name in one["categories"]]
         categories = dict.fromkeys(row["name"] for row in members)
         self._run("add_categories", [{"name": name} for name in categories])
         self._run("add_members", members)
-        self._run("add_links", self._edges(fresh, {one["title"] for one in again}))
         if again:
             self._connection.execute(cypher("drop_empty"))
-        return True
-
-    def _edges(self, fresh: Sequence[dict[str, Any]], again: set[str]) -> Iterable[dict[str, str]]:
-        """Each pair of loaded articles of which one links to the other, once."""
-        names = self._names
-        assert names is not None
-        edges: dict[tuple[str, str], None] = {}
+        clear = True
         for one in fresh:
-            for name in one["links"]:
-                if name in names:
-                    edges[one["title"], names[name]] = None
-                else:
-                    self._waiting.setdefault(name, {})[one["title"]] = None
+            clear &= web.name(one["id"], one["title"], one["aliases"], one["same_as"])
         for one in fresh:
-            if one["title"] not in again:
-                for name in (one["title"], *one["aliases"]):
-                    if names[name] == one["title"]:
-                        for source in self._waiting.pop(name, {}):
-                            edges[source, one["title"]] = None
-        return [{"source": source, "target": target} for source, target in edges]
+            web.link(one["id"], one["links"])
+        if bulk:
+            return True
+        self._run("join_links", web.edges())
+        return clear
 
-    def _read_names(self) -> None:
-        """What the file knows of titles and links, once for as long as it is open."""
-        self._names, self._waiting = {}, {}
-        rows = self._rows("names")
-        for title, aliases, _ in rows:
-            for name in (*(aliases or ()), title):
-                if name == title or name not in self._names:
-                    self._names[name] = title
-        for title, _, links in rows:
-            for name in links or ():
-                if name not in self._names:
-                    self._waiting.setdefault(name, {})[title] = None
+    def link_all(self) -> dict[str, Any]:
+        """The edges of everything that was put in bulk."""
+        rows = self._read_web().edges()
+        for at in range(0, len(rows), ROWS_PER_TRANSACTION):
+            self._connection.execute("BEGIN TRANSACTION")
+            self._run("add_links", rows[at : at + ROWS_PER_TRANSACTION])
+            self._connection.execute("COMMIT")
+        return {"edges": len(rows)}
+
+    def _read_web(self) -> Web:
+        """What the file knows of names and links, once for as long as it is open."""
+        if self._web is None:
+            self._web = Web()
+            rows = self._rows("names")
+            for item, title, aliases, _, same_as in rows:
+                self._web.name(item, title, aliases or (), same_as or "")
+            for item, _, _, links, _ in rows:
+                self._web.link(item, links or ())
+            self._web.edges()  # they are there already
+        return self._web
 
     def _run(self, name: str, rows: Iterable[dict[str, Any]]) -> None:
         listed = list(rows)
@@ -190,8 +186,79 @@ class Graph:
         return {"columns": found.get_column_names(), "rows": rows, "more": more}
 
 
-def _titles(loaded: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
-    return [{"title": one["title"]} for one in loaded]
+class Web:
+    """Names, and the links that wait for what they name."""
+
+    def __init__(self) -> None:
+        self._titles: dict[str, int] = {}
+        """The titles of loaded articles."""
+        self._named: dict[int, str] = {}
+        self._aliases: dict[str, str] = {}
+        """Other names: of which title."""
+        self._waiting: dict[str, dict[int, None]] = {}
+        """Links that lead nowhere yet: name -> articles that have them."""
+        self._fresh: dict[str, None] = {}
+        """Names about which something was learnt since the last edges were made."""
+
+    def title(self, item: int) -> str | None:
+        """The title under which an article was named; the file may know a newer one already."""
+        return self._named.get(item)
+
+    def name(self, item: int, title: str, aliases: Iterable[str], same_as: str) -> bool:
+        """False if one of the names led elsewhere before."""
+        clear = True
+        self._named[item] = title
+        owner = same_as or title
+        if not same_as:
+            clear = title not in self._aliases or self._aliases[title] == title
+            self._titles[title] = item
+            self._fresh[title] = None
+        for name in (*aliases, *([title] if same_as else ())):
+            if name == owner:
+                continue
+            if name in self._titles or self._aliases.get(name, owner) != owner:
+                clear = False
+            self._aliases.setdefault(name, owner)
+            self._fresh[name] = None
+        return clear
+
+    def link(self, item: int, links: Iterable[str]) -> None:
+        for name in links:
+            self._waiting.setdefault(name, {})[item] = None
+            self._fresh[name] = None
+
+    def forget(self, item: int, links: Iterable[str]) -> None:
+        for name in links:
+            self._waiting.get(self._titled(name), {}).pop(item, None)
+            self._waiting.get(name, {}).pop(item, None)
+
+    def _titled(self, name: str) -> str:
+        return name if name in self._titles else self._aliases.get(name, name)
+
+    def edges(self) -> list[dict[str, int]]:
+        """Each pair of which one links to the other, once, as far as it was not given before."""
+        found: dict[tuple[int, int], None] = {}
+        names = list(self._fresh)
+        self._fresh = {}
+        for name in names:
+            title = self._titled(name)
+            sources = self._waiting.pop(name, None)
+            if sources is None:
+                continue
+            target = self._titles.get(title)
+            if target is not None:
+                found |= dict.fromkeys((source, target) for source in sources)
+            else:
+                self._waiting.setdefault(title, {}).update(sources)
+        return [{"source": source, "target": target} for source, target in found]
+
+
+def _ids(loaded: Sequence[dict[str, Any]]) -> list[dict[str, int]]:
+    return [{"id": one["id"]} for one in loaded]
+
+
+def _only(one: dict[str, Any], *names: str) -> dict[str, Any]:
+    return {name: one[name] for name in names}
 
 
 def _plain(cell: Any, depth: int = 0) -> Any:
@@ -236,6 +303,8 @@ def serve(source: BinaryIO, sink: BinaryIO) -> None:
                 case "close" if graph is not None:
                     graph.close()
                     graph = None
+                case "link_all" if graph is not None:
+                    answer = graph.link_all()
                 case "apply" if graph is not None:
                     answer = graph.apply(request)
                 case "query" if graph is not None:

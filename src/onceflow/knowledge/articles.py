@@ -52,6 +52,10 @@ class Loaded:
     sections: tuple[Section, ...]
     links: tuple[str, ...]
     embed_model: str
+    same_as: str = ""
+    """The article whose name this title turned out to be: it is none of its own."""
+    unchanged: bool = False
+    """It was looked at again, and is as it was in the generation before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,13 +183,15 @@ async def loaded(flow: Flow, ids: Sequence[int]) -> list[Loaded]:
     wanted = json.dumps(list(keys))
     for row in await flow.store.read("results_by_id", ids=wanted, stage=LOAD):
         body = decode(bytes(row["body"]))
-        if isinstance(body, dict) and "same_as" not in body:  # that is no article of its own
+        if isinstance(body, dict):
             found.append(_loaded(row, keys[row["item"]], body))
     return found
 
 
 def _loaded(row: Mapping[str, Any], key: str, body: Mapping[str, Any]) -> Loaded:
-    names = dict.fromkeys([key, str(body.get("title") or key), *_texts(body.get("redirects"))])
+    same_as = body.get("same_as")
+    own = [key] if same_as else [key, str(body.get("title") or key)]
+    names = dict.fromkeys([*own, *_texts(body.get("redirects"))])
     return Loaded(
         item=row["item"],
         generation=row["generation"],
@@ -199,6 +205,8 @@ def _loaded(row: Mapping[str, Any], key: str, body: Mapping[str, Any]) -> Loaded
         sections=tuple(_section(one) for one in body.get("sections") or ()),
         links=tuple(dict.fromkeys(_texts(body.get("links")))),
         embed_model=str(body.get("embed_model") or "embedded"),
+        same_as=str(body.get("same_as") or ""),
+        unchanged=bool(body.get("unchanged")),
     )
 
 

@@ -207,7 +207,12 @@ class Graph:
         return None
 
     async def _apply(
-        self, rows: Sequence[Article], found: Sequence[Loaded], seq: int | None
+        self,
+        rows: Sequence[Article],
+        found: Sequence[Loaded],
+        seq: int | None,
+        *,
+        bulk: bool = False,
     ) -> bool:
         writer = await self._open_writer()
         request = {
@@ -215,6 +220,7 @@ class Graph:
             "articles": [_state(row) for row in rows],
             "loaded": [_body(one) for one in found],
             "seq": seq,
+            "bulk": bulk,
         }
         async with self._asking:
             answer = await writer.ask(request, APPLY_SECONDS)
@@ -295,10 +301,10 @@ class Graph:
             after = page[-1].id
             ids = [item.id for item in page if not item.key.startswith("gate:")]
             rows = await self._flow.store.read("items_by_id", ids=json.dumps(ids))
-            await self._apply(
-                [article_of(row, states) for row in rows], await loaded(self._flow, ids), None
-            )
+            found = [article_of(row, states) for row in rows]
+            await self._apply(found, await loaded(self._flow, ids), None, bulk=True)
             self._told(len(rows))
+        await child.ask({"do": "link_all"}, APPLY_SECONDS)
         await self._apply((), (), seq)
         counts = _listed(await self._graph_counts())
         await child.ask({"do": "close"}, APPLY_SECONDS)
@@ -528,6 +534,8 @@ def _body(one: Loaded) -> dict[str, Any]:
         "aliases": [name for name in one.names if name != one.title],
         "links": list(one.links),
         "categories": list(one.categories),
+        "same_as": one.same_as,
+        "unchanged": one.unchanged,
         "sections": [
             {
                 "n": section.n,

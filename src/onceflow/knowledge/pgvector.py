@@ -91,7 +91,8 @@ class PgVector:
                     change = await _first(changes(flow, seq))
                     if change is None:
                         return
-                    await self._put(connection, await loaded(flow, change.loaded))
+                    found = await loaded(flow, change.loaded)
+                    await self._put(connection, found)
                     await connection.execute(sql("seen_set"), change.seq)
                 told(len(change.loaded))
 

@@ -127,6 +127,8 @@ class Search:
                 one
                 for one in await loaded(self._flow, change.loaded)
                 if known.get(one.item, 0) < one.generation
+                and not (one.item in known and one.unchanged)
+                and not (one.item not in known and one.same_as)
             ]
             await asyncio.to_thread(index.add, found, change.seq, witness)
             self._told(len(found))

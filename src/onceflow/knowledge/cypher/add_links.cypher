@@ -1,4 +1,4 @@
 // one edge from article to article. The second MATCH stands behind a WITH: both in one
 // clause are joined by reading every article twice, which takes eight times as long.
-UNWIND $rows AS r MATCH (a:Article {title: r.source}) WITH a, r
-MATCH (b:Article) WHERE b.title = r.target CREATE (a)-[:LINKS_TO]->(b)
+UNWIND $rows AS r MATCH (a:Article {id: r.source}) WITH a, r
+MATCH (b:Article) WHERE b.id = r.target CREATE (a)-[:LINKS_TO]->(b)

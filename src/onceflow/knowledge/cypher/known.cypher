@@ -1,3 +1,3 @@
-// of these articles: which are loaded, in which generation, and what they were linked by.
-UNWIND $rows AS r MATCH (a:Article {title: r.title}) WHERE a.loaded
-RETURN a.title, a.generation, a.aliases, a.links
+// of these articles: the generation that is here, and which names and links it had.
+UNWIND $rows AS r MATCH (a:Article {id: r.id}) WHERE a.generation > 0
+RETURN a.id, a.generation, a.aliases, a.links, a.same_as

@@ -1,2 +1,3 @@
-// every title and every link of what is loaded.
-MATCH (a:Article) WHERE a.loaded RETURN a.title, a.aliases, a.links
+// every name and every link of what is loaded.
+MATCH (a:Article) WHERE a.generation > 0
+RETURN a.id, a.title, a.aliases, a.links, a.same_as

@@ -1,7 +1,7 @@
-// where articles are on their way; new ones are not loaded yet.
-UNWIND $rows AS r MERGE (a:Article {title: r.title})
+// where articles are on their way; new ones are not loaded yet. An article may get another title.
+UNWIND $rows AS r MERGE (a:Article {id: r.id})
 ON CREATE SET a.loaded = false, a.generation = 0
-SET a.id = r.id, a.expansion_state = r.state, a.expansion_depth = r.depth,
+SET a.title = r.title, a.expansion_state = r.state, a.expansion_depth = r.depth,
     a.retry_count = r.retry_count,
     a.error = CASE WHEN r.error = '' THEN NULL ELSE r.error END,
     a.claimed_at = CASE WHEN r.claimed_at < 0 THEN NULL ELSE epoch_ms(r.claimed_at) END,

@@ -36,6 +36,7 @@ COMMANDS = {
     WORK: {
         "summarize": ("summarize:summarize", "Read pages, summarize each, write a digest."),
         "ingest": ("ingest:ingest", "Fetch articles, find their texts, write stories when asked."),
+        "expand": ("expand:expand", "Load a wiki's articles and follow their links."),
         "run": ("work:run", "Add items to your own pipeline, work on them and follow."),
         "worker": ("work:worker", "Claim and work for a database until stopped."),
         "serve": ("serve:serve", "The HTTP API and the pages, with a worker inside."),

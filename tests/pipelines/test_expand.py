@@ -2,8 +2,10 @@
 
 import asyncio
 import base64
+import re
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,7 @@ import pytest
 import onceflow
 from onceflow import Flow
 from onceflow.clients import Embedder, FetchSettings, Wikipedia
+from onceflow.commands.config import Config
 from onceflow.pipelines.expand import Expand, titled
 from onceflow.testing.wiki import ALLOWED, WikiPage, WikiSite, depths, edges, ends, graph
 
@@ -271,3 +274,31 @@ def test_a_title_has_one_spelling() -> None:
     assert titled("https://de.wikipedia.org/wiki/K%C3%B6ln") == titled("Ko\u0308ln") == "Köln"
     assert titled("AC/DC") == "AC/DC"
     assert titled("What?") == "What?"
+
+
+PAGE = (Path(__file__).parents[2] / "docs" / "expand.md").read_text(encoding="utf-8")
+
+
+async def test_the_program_that_the_documentation_shows_runs(
+    tmp_path: Path, site: WikiSite
+) -> None:
+    code = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)[0]
+    names: dict[str, Any] = {}
+    exec(code, names)
+    counts = await names["grow"](str(tmp_path / "x.db"), expand(site).wiki, "Topic 0")
+    assert counts["processed"] > 10
+
+
+@pytest.mark.parametrize("text", re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL))
+def test_a_configuration_that_is_shown_is_accepted(text: str, tmp_path: Path) -> None:
+    file = tmp_path / "shown.toml"
+    file.write_text(text, encoding="utf-8")
+    config = Config(file, {})
+    assert config.place("contact")[0] == "you@example.org"
+    assert config.made("expand")[0]
+
+
+def test_every_state_is_in_the_table() -> None:
+    assert {
+        state for state in Expand().pipeline().states.values() if f"`{state}`" not in PAGE
+    } == set()

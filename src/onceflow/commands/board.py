@@ -60,6 +60,30 @@ class ActiveView:
 
 
 @dataclass(frozen=True, slots=True)
+class DepthView:
+    """The items that are so many steps from the first ones."""
+
+    depth: int
+    settled: int
+    total: int
+
+    def __str__(self) -> str:
+        return f"{self.depth}: {self.settled:,}/{self.total:,}"
+
+
+def depth_views(counts: Sequence[Mapping[str, Any]]) -> list[DepthView]:
+    """How far each depth is."""
+    settled: dict[int, int] = {}
+    total: dict[int, int] = {}
+    for row in counts:
+        depth = row["depth"]
+        total[depth] = total.get(depth, 0) + row["items"]
+        if row["phase"] in SETTLED:
+            settled[depth] = settled.get(depth, 0) + row["items"]
+    return [DepthView(depth, settled.get(depth, 0), total[depth]) for depth in sorted(total)]
+
+
+@dataclass(frozen=True, slots=True)
 class Totals:
     """How far a whole scope is. The gate's own item is not counted."""
 
@@ -154,6 +178,13 @@ class Rate:
     def __init__(self) -> None:
         self._seen: deque[tuple[float, tuple[int, ...]]] = deque()
 
+    def per_second(self) -> float | None:
+        """How many items the last stage is through with in a second; None while not known."""
+        if not self._seen or self._seen[-1][0] - self._seen[0][0] < RATE_SECONDS_MIN:
+            return None
+        (began, before), (now, after) = self._seen[0], self._seen[-1]
+        return max(0, after[-1] - before[-1]) / (now - began) if after and before else None
+
     def left_seconds(self, now: float, views: Sequence[StageView]) -> float | None:
         """How long the slowest stage will take at its rate; None while that is not known."""
         ordinary = [view for view in views if not view.is_gate]
@@ -191,6 +222,10 @@ class Board:
     tokens: int = 0
     """Model tokens that the run has used."""
     cost: float = 0.0
+    depths: Sequence[DepthView] = ()
+    """Where items lead to items."""
+    rate: float | None = None
+    """Items settled in a second."""
 
     def line(self) -> str:
         """All of it in one plain line, for where there is no terminal."""
@@ -208,6 +243,10 @@ class Board:
             )
             if count
         ]
+        if self.depths:
+            words.append("by depth " + " ".join(map(str, self.depths)))
+        if self.depths and self.rate is not None:
+            words.append(f"{self.rate:,.3g} a second")
         if self.tokens:
             words.append(self.spent())
         words.append(span(self.elapsed))
@@ -229,6 +268,8 @@ class Board:
         names = [f"{view.pipeline}/{view.name}" if several else view.name for view in self.stages]
         wide = min(max([cell_len(name) for name in names], default=0), options.max_width // 4)
         yield from draw.stages(names, wide, self.stages)
+        if self.depths:
+            yield draw.depths(self, wide)
         for one in self.active[:ACTIVE_SHOWN_MAX]:
             yield draw.active(one, wide, self.tick)
         if self.active_total > ACTIVE_SHOWN_MAX:
@@ -274,6 +315,16 @@ class Drawing:
         text.append(f"{self.dot}{rough(board.elapsed)}", style="not bold")
         if board.left is not None and sums.open:
             text.append(f"{self.dot}about {rough(board.left)} left", style="not bold cyan")
+        return self.fit(text)
+
+    def depths(self, board: Board, wide: int) -> Text:
+        """One line: how many are settled at each depth, and how fast it goes."""
+        text = Text("  ").append(self._cell("depth", max(wide, 5))).append("  ")
+        for at, one in enumerate(board.depths):
+            style = "green" if one.settled == one.total else "default"
+            text.append("   " if at else "").append(str(one), style=style)
+        if board.rate is not None:
+            text.append(f"   {board.rate:,.3g}/s", style="cyan")
         return self.fit(text)
 
     def stages(self, names: Sequence[str], wide: int, views: Sequence[StageView]) -> Iterator[Text]:

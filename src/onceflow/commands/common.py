@@ -15,10 +15,13 @@ from onceflow.commands.output import Out, UsageError
 from onceflow.commands.text import masked, plain
 from onceflow.core.errors import UnknownItem
 
-READY_NAMES = ("summarize",)
+READY_NAMES = ("summarize", "expand")
 """The pipelines that `onceflow worker` knows without a FILE.py."""
-WORKED_BY = {"summarize": "onceflow worker summarize", "ingest": "onceflow ingest"}
-"""The command that works on each of the ready pipelines; their keys are URLs."""
+WORKED_BY = {
+    "summarize": "onceflow worker summarize", "ingest": "onceflow ingest",
+    "expand": "onceflow worker expand",
+}  # fmt: skip
+"""The command that works on each of the ready pipelines."""
 LAST_GATE = "gate:last"
 """Names what came out after all items of the newest run."""
 COMMON = Group("Common", sort_key=90)
@@ -168,7 +171,12 @@ async def _last_gate(flow: Flow, pipeline: str | None) -> Item:
 
 
 def _spelled(pipeline: str, name: str) -> str:
-    """The ready pipelines know pages by one spelling of their address."""
+    """The ready pipelines know a page by one spelling of its address, an article by one of its
+    title."""
+    if pipeline == "expand":
+        from onceflow.pipelines.expand import titled
+
+        return titled(name) or name
     if pipeline not in WORKED_BY or "://" not in name:
         return name
     from onceflow.clients.urls import canonical

@@ -100,6 +100,42 @@ class SummarizeSettings:
                 )
 
 
+@dataclass(frozen=True, slots=True)
+class ExpandSettings:
+    """Which wiki is read, how far its links are followed, and how gently."""
+
+    wiki: str = "en"
+    """A language of Wikipedia, or the URL of a wiki's api.php."""
+    depth: int = 2
+    """How many steps from the seeds links are followed."""
+    max_articles: int = 500
+    """How many titles a run accepts at the most."""
+    categories: tuple[str, ...] = ()
+    """Links of other articles are not followed; * stands for anything."""
+    about: str | None = None
+    """Links of articles that are not like this text are not followed."""
+    relevance: float = 0.2
+    """How like an article must be, between -1 and 1."""
+    embed_model: str = "embedded"
+    """What makes the sections' vectors: embedded, or openai:MODEL."""
+    connections: int = 2
+    """Requests that one process has under way at once, of up to 50 titles each."""
+    lease_seconds: float = 300.0
+    """How long after its worker's last heartbeat an article is another's."""
+
+    def __post_init__(self) -> None:
+        for name, low, high in (
+            ("depth", 0, 1000), ("max_articles", 1, 1_000_000_000), ("relevance", -1, 1),
+            ("connections", 1, 100), ("lease_seconds", 1, 1_000_000),
+        ):  # fmt: skip
+            value = getattr(self, name)
+            if not low <= value <= high:
+                flag = name.replace("_", "-")
+                raise SettingsError(
+                    f"{name} (--{flag}) is {value}; it must be between {low} and {high}"
+                )
+
+
 def tables() -> dict[str, type]:
     """Every table of the file. The clients are imported only where somebody asks."""
     from onceflow.clients.extract import ExtractSettings
@@ -111,10 +147,11 @@ def tables() -> dict[str, type]:
         "extract": ExtractSettings,
         "llm": LlmSettings,
         "summarize": SummarizeSettings,
+        "expand": ExpandSettings,
     }
 
 
-TABLES = ("engine", "fetch", "extract", "llm", "summarize")
+TABLES = ("engine", "fetch", "extract", "llm", "summarize", "expand")
 
 
 class Config:

@@ -1,4 +1,4 @@
-"""`export`: items and their results as JSON lines, CSV or Parquet, however many there are."""
+"""`export`: items and their results as JSON lines, CSV, Parquet or GraphML, however many."""
 
 from __future__ import annotations
 
@@ -15,11 +15,14 @@ from typing import IO, Any, Protocol
 
 from onceflow import Flow, Item
 from onceflow.commands.common import Common, check_pipeline, find_run
+from onceflow.commands.graphml import graphml
 from onceflow.commands.look import item_json
 from onceflow.commands.output import OK, ReaderGone, UsageError, forget, speaks_unicode
 from onceflow.commands.text import many
 
-FORMATS = ("jsonl", "csv", "parquet")
+FORMATS = ("jsonl", "csv", "parquet", "graphml")
+GRAPH = "expand"
+"""The pipeline whose items are a graph."""
 PAGE = 200
 COLUMNS_MAX = 500
 GROUP_ROWS = 1000
@@ -54,7 +57,8 @@ def export(
     state
         Only in this state, such as completed.
     format
-        jsonl, csv or parquet; else by the ending of --out, else jsonl.
+        jsonl, csv, parquet, or graphml for the articles of expand and the links
+        among them; else by the ending of --out, else jsonl.
     out
         The file, written whole or not at all. Without it, stdout.
     """
@@ -97,6 +101,15 @@ async def _export(flow: Flow, wanted: _Wanted, format: str, path: Path | None) -
             wanted = _Wanted(wanted.pipeline or found.pipeline, found.id, wanted.state)
         stages = await _stages(flow)
         count = 0
+        if format == "graphml":
+            if wanted.pipeline not in (None, GRAPH):
+                raise UsageError(f"GraphML is of articles: choose --pipeline {GRAPH}")
+            await check_pipeline(flow, GRAPH)
+            wanted = _Wanted(GRAPH, wanted.run, wanted.state)
+            with _opened(path) as file:
+                return await graphml(
+                    lambda: _rows(flow, wanted, stages), lambda text: _write(file, text)
+                )
         if format == "jsonl":
             plain_ascii = path is None and not speaks_unicode(sys.stdout)
             with _opened(path) as file:

@@ -19,8 +19,10 @@ from onceflow.commands.board import (
     ACTIVE_SHOWN_MAX,
     ActiveView,
     Board,
+    DepthView,
     Rate,
     StageView,
+    depth_views,
     stage_views,
     totals,
 )
@@ -98,6 +100,7 @@ class Watcher:
         self.board = Board(
             self._title, scope.run or "", views, sums, active, active_total, now - self._began,
             left, self.sealed, _notes(views, self._alive), int(now / DRAW_SECONDS), *self._spent,
+            await self._depths(), self._rate.per_second(),
         )  # fmt: skip
         return self.board
 
@@ -116,8 +119,23 @@ class Watcher:
         return Board(
             board.title, board.run, board.stages, board.totals, active, board.active_total,
             now - self._began, board.left, board.sealed, board.notes, int(now / DRAW_SECONDS),
-            board.tokens, board.cost,
+            board.tokens, board.cost, board.depths, board.rate,
         )  # fmt: skip
+
+    async def _depths(self) -> list[DepthView]:
+        """How far each depth is, if items lead to items and one run or pipeline is followed."""
+        name = self.scope.pipeline
+        known = None if name is None else self._flow.pipelines.get(name)
+        if known is not None and known.spreads is None:
+            return []
+        read = self._flow.store.read
+        if self.scope.run is not None:
+            views = depth_views(await read("depths_of_run", run=self.scope.run))
+        elif name is not None:
+            views = depth_views(await read("counts_by_depth", pipeline=name))
+        else:
+            return []
+        return views if len(views) > 1 else []
 
     async def begin(self, run: Run | None = None) -> None:
         """What has failed up to now is not news; the clock goes on from when the run began."""

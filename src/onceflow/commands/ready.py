@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, fields
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 from cyclopts import Group, Parameter
 
@@ -153,10 +153,15 @@ def ready_pipelines(common: Common, names: Collection[str]) -> list[Pipeline]:
     """Those of the ready pipelines that are named."""
     from onceflow.commands.ingest import Reading, ingest_jobs
 
-    if not {"summarize", "ingest"}.intersection(names):
-        return []
-    ingest, summarize = ingest_jobs(common, Reading(), auto_generate=False)
-    return [each for each in (summarize.pipeline(), ingest.pipeline()) if each.name in names]
+    found: list[Pipeline] = []
+    if {"summarize", "ingest"}.intersection(names):
+        ingest, summarize = ingest_jobs(common, Reading(), auto_generate=False)
+        found += [summarize.pipeline(), ingest.pipeline()]
+    if "expand" in names:
+        from onceflow.commands.expand import Reach, Subject, expand_job
+
+        found.append(expand_job(common, Subject(), Reach(), works=False).pipeline())
+    return [each for each in found if each.name in names]
 
 
 def helper_command(common: Common, options: Options, engine: Engine) -> list[str]:
@@ -203,9 +208,23 @@ def _prompt(file: Path | None) -> str | None:
     return text
 
 
-def refuse_unless_ready(options: Options | None) -> None:
+class Given(Protocol):
+    """Flags of which some were given."""
+
+    @property
+    def given(self) -> list[str]: ...
+
+
+def refuse_others(name: str, options: Given, known: Collection[str] = ()) -> None:
+    """A flag of another ready pipeline would have no effect."""
+    for flag in options.given:
+        if flag not in known:
+            raise UsageError(f"--{flag.replace('_', '-')} has no effect on {name}; leave it out")
+
+
+def refuse_unless_ready(options: Given) -> None:
     """A FILE.py makes its own clients: flags for them would have no effect."""
-    if options is not None and options.given:
+    if options.given:
         name = options.given[0].replace("_", "-")
         raise UsageError(
             f"--{name} is for the ready pipelines ({', '.join(READY_NAMES)}), not FILE.py"

@@ -14,6 +14,7 @@ from cyclopts import Parameter
 
 from onceflow import Pipeline
 from onceflow.commands.common import Common, Engine, Flag
+from onceflow.commands.config import Config
 from onceflow.commands.ingest import Reading, ingest_jobs
 from onceflow.commands.output import INTERRUPTED, OK, UsageError
 from onceflow.commands.program import pipelines_of
@@ -92,6 +93,7 @@ def serve(
     if not no_worker:
         check_installed(shared.llm.name)
     pipelines: list[Pipeline] = [job.pipeline(), shared.pipeline()]
+    pipelines += _articles(common, reading or Reading(), worker=not no_worker)
     if file is not None:
         pipelines += pipelines_of(file, ())
     flow = common.flow(*pipelines, settings=settings)
@@ -128,6 +130,19 @@ def serve(
     elif not server.started:
         raise UsageError(f"the server did not start on {flow.store.url}; --verbose says more")
     return INTERRUPTED if signal.SIGINT in server.signals else OK
+
+
+def _articles(common: Common, reading: Reading, *, worker: bool) -> list[Pipeline]:
+    """The expand pipeline, where this server can work on it: with a contact, and all installed."""
+    from onceflow.commands.expand import NEEDED as READING_NEEDS
+    from onceflow.commands.expand import Reach, Subject, expand_job
+
+    contact = Config(common.config).place("contact", reading.contact)[0]
+    able = bool(contact) and all(find_spec(name) is not None for name in READING_NEEDS)
+    if worker and not able:
+        return []
+    reach = Reach(contact, reading.allow_network)
+    return [expand_job(common, Subject(), reach, works=worker).pipeline()]
 
 
 def _token(file: Path | None) -> str | None:

@@ -31,9 +31,10 @@ from cyclopts import Parameter
 
 from onceflow import Flow, Pipeline, StoreUnavailable
 from onceflow.commands.common import READY_NAMES, WORKED_BY, Common, Engine, Flag, find_run
+from onceflow.commands.expand import Reach, Subject, expand_job
 from onceflow.commands.output import INTERRUPTED, OK, SOME_FAILED, Out, UsageError, remark
 from onceflow.commands.program import one_pipeline, pipelines_of
-from onceflow.commands.ready import Options, ready_flow, refuse_unless_ready
+from onceflow.commands.ready import Options, ready_flow, refuse_others, refuse_unless_ready
 from onceflow.commands.seeds import Source, Survey, keys_of, source_of, survey
 from onceflow.commands.text import many, masked, plain, span
 from onceflow.core.item import Run
@@ -101,6 +102,10 @@ class Report:
     already: bool = False
     interrupted: bool = False
     notes: list[str] = field(default_factory=list)
+    full: bool = False
+    """The run has taken in as many items as it may."""
+    depths: dict[str, int] = field(default_factory=dict)
+    """How many of its items are how deep, where items lead to items."""
 
     @property
     def code(self) -> int:
@@ -206,6 +211,8 @@ class Wishes:
     """Commands of worker processes that help, until their stdin ends."""
     environment: Mapping[str, str] | None = None
     """What those find in their environment besides."""
+    budget: str = "--max-items"
+    """The flag that says how many items a run takes in."""
 
 
 class Beside(Protocol):
@@ -557,6 +564,13 @@ async def _is_over(flow: Flow, job: _Job, report: Report) -> bool:
     )
 
 
+async def depths(flow: Flow, pipeline: str, run: str | None) -> list[Any]:
+    """How many items of a run, or of a whole pipeline, are how deep, by phase."""
+    if run is None:
+        return await flow.store.read("counts_by_depth", pipeline=pipeline)
+    return await flow.store.read("depths_of_run", run=run)
+
+
 async def _settle(flow: Flow, report: Report, where: str) -> Report:
     """Count what came out."""
     run = None if report.run is None else await flow.run(report.run)
@@ -582,6 +596,11 @@ async def _settle(flow: Flow, report: Report, where: str) -> Report:
         report.gate = (await flow.item(None, run.gate_item)).phase.value
     if run is not None:
         report.tokens, report.cost = run.tokens, run.cost
+        report.full = run.max_items is not None and run.accepted >= run.max_items
+    if flow.pipeline(report.pipeline).spreads is not None:
+        for row in await depths(flow, report.pipeline, report.run):
+            deep = str(row["depth"])
+            report.depths[deep] = report.depths.get(deep, 0) + row["items"]
     if run is not None and run.halted and run.finished_at is None:
         report.stuck = report.stuck or 1  # the gate's own item may be all that waits
         report.notes.append(f"the run is halted: {run.halted}")
@@ -634,8 +653,14 @@ def _summary(report: Report, pipeline: Pipeline, where: str, wishes: Wishes) -> 
         yield f"  written: {plain(report.out)}"
     if report.unwritten is not None:
         yield f"  {plain(report.unwritten)}; run the same command again to write them"
+    if len(report.depths) > 1:
+        deep = sorted(report.depths.items(), key=lambda pair: int(pair[0]))
+        yield "  by depth: " + ", ".join(f"{depth}: {count:,}" for depth, count in deep)
     if report.over_budget:
-        yield f"  {many(report.over_budget, 'item')} left out: the run's --max-items is reached"
+        left_out = many(report.over_budget, "item")
+        yield f"  {left_out} left out: the run's {wishes.budget} is reached"
+    elif report.full and report.depths and not report.interrupted:
+        yield f"  its {wishes.budget} is reached; with a larger one it goes on from here"
     if report.gate == "failed":
         yield f"  the gate's item failed: onceflow show gate:{report.run}{where}"
     elif report.gate == "done" and report.out is None:
@@ -686,6 +711,7 @@ def worker(
     until_eof: Annotated[bool, Flag] = False,
     verbose: Annotated[bool, Flag] = False,
     options: Options | None = None,
+    subject: Subject | None = None,
     engine: Engine | None = None,
     common: Common | None = None,
 ) -> int:
@@ -698,7 +724,7 @@ def worker(
     Parameters
     ----------
     file
-        The Python file with your Pipelines at its top level, or `summarize`.
+        The Python file with your Pipelines at its top level, or `summarize`, `expand`.
     pipeline
         Only this Pipeline of the file; repeatable.
     until_eof
@@ -708,10 +734,18 @@ def worker(
     """
     common = common or Common()
     settings = (engine or Engine()).settings(common)
-    if str(file) in READY_NAMES and not file.exists():
-        flow = ready_flow(common, options or Options(), settings)[1]
+    options, subject = options or Options(), subject or Subject()
+    if str(file) == "expand" and not file.exists():
+        refuse_others("expand", options, ("contact", "allow_network"))
+        reach = Reach(options.contact, options.allow_network)
+        job = expand_job(common, subject, reach)
+        flow = common.flow(job.pipeline(), settings=settings)
+    elif str(file) in READY_NAMES and not file.exists():
+        refuse_others(str(file), subject)
+        flow = ready_flow(common, options, settings)[1]
     else:
         refuse_unless_ready(options)
+        refuse_unless_ready(subject)
         flow = common.flow(*pipelines_of(file, pipeline or ()), settings=settings)
     return asyncio.run(_work(flow, common.out, verbose=verbose, until_eof=until_eof))
 

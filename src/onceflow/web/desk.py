@@ -30,6 +30,7 @@ class Desk:
     """Answers by status, for the metrics."""
     _counts: tuple[float, list[Any]] | None = None
     _figures: tuple[float, dict[str, Any]] | None = None
+    _depths: tuple[float, dict[str, dict[str, int]]] | None = None
     _workers: tuple[float, list[dict[str, Any]]] | None = None
     _counting: asyncio.Lock = field(default_factory=asyncio.Lock)
 
@@ -41,6 +42,23 @@ class Desk:
                 rows = await self.flow.store.read("counts", pipeline=None)
                 self._counts = (asyncio.get_running_loop().time(), rows)
             return self._counts[1]
+
+    async def depths(self) -> dict[str, dict[str, int]]:
+        """Items by depth, of pipelines whose items lead to items. Counted as seldom."""
+        async with self._counting:
+            now = asyncio.get_running_loop().time()
+            if self._depths is None or now - self._depths[0] >= FIGURES_SECONDS:
+                found: dict[str, dict[str, int]] = {}
+                for name, pipeline in self.flow.pipelines.items():
+                    if pipeline.spreads is None:
+                        continue
+                    counts: dict[str, int] = found.setdefault(name, {})
+                    rows = await self.flow.store.read("counts_by_depth", pipeline=name)
+                    for row in sorted(rows, key=lambda row: row["depth"]):
+                        deep = str(row["depth"])
+                        counts[deep] = counts.get(deep, 0) + row["items"]
+                self._depths = (asyncio.get_running_loop().time(), found)
+            return self._depths[1]
 
     async def figures(self) -> dict[str, Any]:
         """Times and rates of each stage. Read at most once in five seconds, whoever asks."""

@@ -56,6 +56,7 @@ async def stats(desk: At) -> dict[str, Any]:
             for row in rows
         ],
         "stages": stages,
+        "depths": await desk.depths(),
         **total,
         "parts": parts(desk.flow.settings, desk.flow.pipelines.values(), total),
         "failures": [

@@ -17,11 +17,20 @@ class Unavailable(Exception):
 
 def folder() -> Path:
     """Where the packages are unpacked; gets them the first time."""
-    done = CACHE / "unpacked"
+    return _unpacked(CACHE, PACKAGES)
+
+
+def package(name: str) -> Path:
+    """Where one package is unpacked; gets it the first time."""
+    return _unpacked(CACHE / name, (name,))
+
+
+def _unpacked(cache: Path, packages: tuple[str, ...]) -> Path:
+    done = cache / "unpacked"
     if not done.exists():
-        _get()
+        _get(cache, packages)
         done.touch()
-    return CACHE / "files"
+    return cache / "files"
 
 
 def pages(*, bytes_max: int = 500_000) -> list[Path]:
@@ -31,19 +40,19 @@ def pages(*, bytes_max: int = 500_000) -> list[Path]:
     return sorted(path.relative_to(root) for path in found if path.stat().st_size <= bytes_max)
 
 
-def _get() -> None:
+def _get(cache: Path, packages: tuple[str, ...]) -> None:
     if shutil.which("apt-get") is None or shutil.which("dpkg-deb") is None:
         raise Unavailable("Debian's packages are needed, and this is not Debian")
-    CACHE.mkdir(parents=True, exist_ok=True)
-    wanted = ["apt-get", "-qq", "-o", "APT::Sandbox::User=root", "download", *PACKAGES]
+    cache.mkdir(parents=True, exist_ok=True)
+    wanted = ["apt-get", "-qq", "-o", "APT::Sandbox::User=root", "download", *packages]
     said = ""
     for command in (wanted, ["apt-get", "-qq", "update"], wanted):
-        done = subprocess.run(command, cwd=CACHE, capture_output=True, text=True, check=False)
+        done = subprocess.run(command, cwd=cache, capture_output=True, text=True, check=False)
         said = done.stderr.strip()[:200]
         if command is wanted and done.returncode == 0:
             break
-    archives = sorted(CACHE.glob("*.deb"))
-    if len(archives) < len(PACKAGES):
-        raise Unavailable(f"could not get {', '.join(PACKAGES)}: {said}")
+    archives = sorted(cache.glob("*.deb"))
+    if len(archives) < len(packages):
+        raise Unavailable(f"could not get {', '.join(packages)}: {said}")
     for archive in archives:
-        subprocess.run(["dpkg-deb", "-x", archive, CACHE / "files"], check=True)
+        subprocess.run(["dpkg-deb", "-x", archive, cache / "files"], check=True)

@@ -26,6 +26,8 @@ HREFS_MAX = 5_000
 HREF_CHARS_MAX = 2_048
 FIELD_CHARS_MAX = 4_000
 METAS_MAX = 500
+ABOUT_MAX = 100
+ABOUT_CHARS_MAX = 500
 SCRIPTS_MAX = 50
 SCRIPT_CHARS_MAX = 100_000
 SHORT_CHARS = 250  # less text than this, and the thorough mode gets its turn
@@ -71,6 +73,9 @@ def extract(request: dict[str, Any]) -> dict[str, Any]:
     tree, sound = _parse(html if whole else html[:GLANCE_CHARS])
     if tree is not None:
         found |= _about(tree)
+        if request.get("about"):
+            with contextlib.suppress(Exception):  # a stranger's page: what can be had is enough
+                found["about"] = _more_about(tree)
     sound = sound and whole
     if sound:
         import trafilatura  # noqa: F401 - a missing library is not the page's fault: see serve()
@@ -254,6 +259,100 @@ def _about(tree: Any) -> dict[str, Any]:
         "base": next((b.get("href", "") for b in tree.iter("base")), "")[:HREF_CHARS_MAX],
         "hrefs": list(hrefs),
     }
+
+
+def _more_about(tree: Any) -> dict[str, Any]:
+    """What a page shows of the site it belongs to: names, headings, menus, scripts, feeds."""
+    metas: dict[str, str] = {}
+    for meta in tree.iter("meta"):
+        name = (meta.get("property") or meta.get("name") or "").lower()[:64]
+        content = " ".join(meta.get("content", "").split())
+        if name and content and len(metas) < ABOUT_MAX:
+            metas.setdefault(name, content[:ABOUT_CHARS_MAX])
+    feeds, languages, sheets, canonical = [], [], [], ""
+    for link in tree.iter("link"):
+        rels, href = link.get("rel", "").lower().split(), link.get("href", "").strip()
+        if not href or len(href) > HREF_CHARS_MAX:
+            continue
+        if "alternate" in rels and link.get("hreflang"):
+            languages.append(link.get("hreflang").lower()[:35])
+        elif "alternate" in rels and re.search("rss|atom", link.get("type", "").lower()):
+            feeds.append(href)
+        elif "stylesheet" in rels:
+            sheets.append(href)
+        elif "canonical" in rels:
+            canonical = canonical or href
+    return {
+        "metas": metas,
+        "canonical": canonical,
+        "feeds": feeds[:10],
+        "languages": languages[:ABOUT_MAX],
+        "sources": [*_sources(tree), *sheets][:ABOUT_MAX],
+        "headings": _headings(tree),
+        "menu": _menu(tree),
+        "things": _things(tree),
+        "images": sum(1 for _ in tree.iter("img")),
+    }
+
+
+def _sources(tree: Any) -> list[str]:
+    found = (script.get("src", "") for script in tree.iter("script"))
+    return [source[:HREF_CHARS_MAX] for source in found if source][:ABOUT_MAX]
+
+
+def _headings(tree: Any) -> list[list[Any]]:
+    found: list[list[Any]] = []
+    for element in tree.iter("h1", "h2", "h3"):
+        text = " ".join(str(element.text_content()).split())[:ABOUT_CHARS_MAX]
+        if text:
+            found.append([int(element.tag[1]), text])
+        if len(found) == ABOUT_MAX:
+            break
+    return found
+
+
+def _menu(tree: Any) -> list[list[str]]:
+    """The links of menus: what a site thinks its visitors look for, in its own words."""
+    found: dict[str, str] = {}
+    for part in tree.iter("nav", "header"):
+        for anchor in part.iter("a"):
+            href, text = anchor.get("href", "").strip(), " ".join(anchor.text_content().split())
+            if href and text and len(href) <= HREF_CHARS_MAX and not href.startswith("#"):
+                found.setdefault(href, text[:ABOUT_CHARS_MAX])
+            if len(found) == ABOUT_MAX:
+                return [[href, text] for href, text in found.items()]
+    return [[href, text] for href, text in found.items()]
+
+
+def _things(tree: Any) -> list[dict[str, Any]]:
+    """What JSON-LD describes: the plain fields of each thing, and its type."""
+    found: list[dict[str, Any]] = []
+    for script in list(tree.iter("script"))[:SCRIPTS_MAX]:
+        text = script.text or ""
+        if script.get("type") != "application/ld+json" or len(text) > SCRIPT_CHARS_MAX:
+            continue
+        with contextlib.suppress(ValueError, RecursionError):
+            todo = [json.loads(text)]
+            while todo and len(found) < ABOUT_MAX:
+                thing = todo.pop(0)
+                if isinstance(thing, list):
+                    todo = [*thing[:ABOUT_MAX], *todo]
+                elif isinstance(thing, dict):
+                    if "@type" in thing:
+                        found.append(_fields_of(thing))
+                    inner = [value for value in thing.values() if isinstance(value, dict | list)]
+                    todo += inner[:ABOUT_MAX]
+    return found
+
+
+def _fields_of(thing: dict[str, Any]) -> dict[str, Any]:
+    kept: dict[str, Any] = {}
+    for name, value in list(thing.items())[:ABOUT_MAX]:
+        values = value if isinstance(value, list) else [value]
+        texts = [" ".join(one.split())[:ABOUT_CHARS_MAX] for one in values if isinstance(one, str)]
+        if texts:
+            kept[name[:64]] = texts[:20] if isinstance(value, list) else texts[0]
+    return kept
 
 
 def _first(tree: Any, tag: str) -> str:

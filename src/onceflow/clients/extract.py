@@ -13,7 +13,7 @@ import json
 import os
 import struct
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -54,6 +54,7 @@ class Extracted:
     hrefs: tuple[str, ...] = field(default=(), repr=False)  # as the page writes its links
     base: str | None = None  # what they are relative to; without it there are no links
     links_max: int = field(default=1_000, repr=False)
+    about: Mapping[str, Any] = field(default_factory=dict, repr=False)  # if it was asked for
     method: str = "none"
     doubtful: bool = False  # characters were replaced, or header and page name different charsets
 
@@ -95,19 +96,26 @@ class Extractor:
         self._pools: PerLoop[_Pool] = PerLoop(self._open, _close)
 
     async def extract(
-        self, page: Page | str, *, url: str | None = None, markdown: bool = False
+        self,
+        page: Page | str,
+        *,
+        url: str | None = None,
+        markdown: bool = False,
+        about: bool = False,
     ) -> Extracted:
         """Raises `Permanent` or `Transient` with the code `extract_failed`, and nothing else.
 
         A `Page` is also decoded in the child, which spares this process a large page's text; `url`
         defaults to its own, and all of a `text/plain` page is its text. Markdown takes about a
-        quarter more time: it is made if asked for.
+        quarter more time: it is made if asked for. So is `about`: what the page shows of its site
+        (metas, headings, menus, JSON-LD, scripts, feeds), untrusted and as it is written there.
         """
         pool = await self._pools.get()
         url = page.url if url is None and isinstance(page, Page) else url
         chars_max = self.settings.text_chars_max
         plain = isinstance(page, Page) and page.content_type == "text/plain"
         request = {"url": url, "markdown": markdown, "chars_max": chars_max, "plain": plain}
+        request["about"] = about
         async with pool.child() as child:
             answer = await child.ask(request, page, shown(url or "the page"))
         return self._result(answer, url)
@@ -144,6 +152,7 @@ class Extractor:
             hrefs=tuple(str(href) for href in answer.get("hrefs") or ()),
             base=_base(str(answer.get("base") or ""), url),
             links_max=self.settings.links_max,
+            about=answer.get("about") or {},
             method=str(answer.get("method") or "none"),
             doubtful=bool(answer.get("doubtful")),
         )

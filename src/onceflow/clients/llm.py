@@ -257,6 +257,11 @@ class Llm:
         """Whether it follows instructions; the embedded model only picks sentences."""
         return self._model.writes
 
+    @property
+    def price(self) -> Price | None:
+        """What its tokens cost, if that is known."""
+        return self._price
+
     def stream(
         self,
         prompt: str,

@@ -3,3 +3,7 @@
 `not-started` -> `prompt-forming` -> `model-analysis` -> `completed`. The three results are
 described in `shapes`; whatever shows them (a report, a page) needs nothing else.
 """
+
+from onceflow.pipelines.analyze.pipeline import NAME, Analyze
+
+__all__ = ["NAME", "Analyze"]

@@ -17,6 +17,7 @@ from onceflow import Pipeline
 ORIGINALS = 1000
 COPIES_AT_ONCE = 100
 TABLES = ("item", "result", "event", "member")
+KEYS = "alias"  # where PostgreSQL's store has every key
 
 COLUMNS_ON_POSTGRESQL = """
 SELECT column_name FROM information_schema.columns
@@ -43,6 +44,7 @@ def _copy(table: str, columns: Sequence[str], series: str) -> str:
         "id": f"t.id + k * {ORIGINALS}",
         "item": f"t.item + k * {ORIGINALS}",
         "key": "t.key || ' copy ' || k",
+        "short_key": "t.short_key || ' copy ' || k",
     }
     if table == "member":
         values.pop("id")
@@ -84,7 +86,7 @@ def _grow_sqlite(path: str, times: int) -> int:
 async def _grow_postgresql(url: str, times: int) -> int:
     connection = await asyncpg.connect(url)
     await connection.execute("SET synchronous_commit = off; SET search_path = onceflow")
-    for table in TABLES:
+    for table in (*TABLES, KEYS):
         columns = [row[0] for row in await connection.fetch(COLUMNS_ON_POSTGRESQL, table)]
         overriding = "OVERRIDING SYSTEM VALUE" if table == "item" else ""
         for first, last in _ranges(times):

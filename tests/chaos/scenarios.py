@@ -326,8 +326,8 @@ WITH RECURSIVE n (n) AS (SELECT {first} UNION ALL SELECT n + 1 FROM n WHERE n < 
 INSERT INTO item (pipeline, key, stage, phase, run, lane, created_at, updated_at)
 SELECT 'lanes', 'lane05/full' || n, 'fetch', 'ready', '{run}', 'lane05', 0, 0 FROM n""",
     "postgres": """
-INSERT INTO item (pipeline, key, stage, phase, run, lane, created_at, updated_at, short_key)
-SELECT 'lanes', 'lane05/full' || n, 'fetch', 'ready', '{run}', 'lane05', 0, 0, 'lane05/full' || n
+INSERT INTO item (pipeline, key, stage, phase, run, lane, created_at, updated_at)
+SELECT 'lanes', 'lane05/full' || n, 'fetch', 'ready', '{run}', 'lane05', 0, 0
   FROM generate_series({first}, {last}) AS n""",
 }
 

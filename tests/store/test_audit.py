@@ -191,3 +191,23 @@ async def test_the_table_itself_refuses_a_second_result(database: Database) -> N
 
         assert await rig.place("b") == ("scrape", "active"), "nothing of the exchange was kept"
         assert await rig.finish(leases[1]) == [True]
+
+
+@pytest.mark.parametrize(
+    ("statement", "owner"),
+    [
+        ("DELETE FROM alias WHERE short_key = 'a'", "nobody"),
+        ("UPDATE alias SET item = 1 WHERE short_key = 'a'", "item 1"),
+    ],
+)
+async def test_a_key_that_is_not_its_items_own_is_named(
+    postgres_database: Database, statement: str, owner: str
+) -> None:
+    """SQLite's items have a unique index, which nothing can get around."""
+    database = postgres_database
+    async with Rig(database.make, PLAIN, audit=False) as rig:
+        await finished_once(rig)
+
+        found = await broken(rig, database, statement)
+
+        assert found == [("I5", "a", f"its key belongs to {owner}")]

@@ -54,12 +54,13 @@ INSERT INTO worker (id, host, pid, boot, started_at, beat_at)
 SELECT 'worker-' || n, 'host', n, '', 0, 0 FROM generate_series(1, 200) n;
 INSERT INTO run (id, pipeline, created_at)
 SELECT 'run-' || n, 'news', 0 FROM generate_series(1, 2000) n;
-INSERT INTO item (pipeline, key, stage, phase, run, created_at, updated_at, short_key)
+INSERT INTO item (pipeline, key, stage, phase, run, created_at, updated_at)
 SELECT 'news', 'key-' || n, 'scrape', CASE WHEN n % 50 = 0 THEN 'ready' ELSE 'done' END,
-       'run-' || n % 2000, 0, 0, 'key-' || n FROM generate_series(1, 20000) n;
+       'run-' || n % 2000, 0, 0 FROM generate_series(1, 20000) n;
 INSERT INTO event (at, kind, item, n) SELECT 0, 'added', id, 1 FROM item;
 INSERT INTO member (run, item, since) SELECT run, id, 0 FROM item;
 INSERT INTO result (item, stage, generation, at, body) SELECT id, 'scrape', 1, 0, 'x' FROM item;
+INSERT INTO alias (pipeline, item, short_key) SELECT pipeline, id, key FROM item;
 INSERT INTO alias (pipeline, key, item, short_key)
 SELECT 'news', 'other-' || id, id, 'other-' || id FROM item WHERE id % 10 = 0;
 """

@@ -624,8 +624,10 @@ async def test_a_key_that_somebody_makes_at_the_same_moment_is_joined(
         await making.start()
         await other.execute(
             "INSERT INTO item (pipeline, key, stage, phase, run, depth, version, created_at, "
-            "updated_at, short_key) "
-            "VALUES ('news', 'c', 'scrape', 'ready', 'theirs', 7, 1, 0, 0, 'c')"
+            "updated_at) VALUES ('news', 'c', 'scrape', 'ready', 'theirs', 7, 1, 0, 0)"
+        )
+        await other.execute(
+            "INSERT INTO alias (pipeline, short_key, item) SELECT 'news', 'c', max(id) FROM item"
         )
         adding = asyncio.create_task(r.add(["d", "c", "b", "a"], max_items=4))
         await _until_somebody_waits(watcher)

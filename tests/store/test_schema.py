@@ -9,9 +9,11 @@ import apsw
 import asyncpg
 import pytest
 
+from onceflow.core.item import Seed
 from onceflow.store import postgres as postgres_module
 from onceflow.store import queries
 from onceflow.store import sqlite as sqlite_module
+from onceflow.store.base import Add
 from onceflow.store.postgres import PostgresStore
 from onceflow.store.sqlite import SqliteStore
 from onceflow.testing.rig import NEWS
@@ -134,6 +136,44 @@ async def test_postgres_arrives_at_its_schema_from_every_version(
     assert found == _written_down("schema_postgres.txt", found)
 
 
+async def test_keys_stay_unique_through_the_migration_that_moved_them(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A database of version 1, with an item, another key of it, and a long key."""
+    monkeypatch.setattr(postgres_module, "migrations", _up_to(1))
+    older = PostgresStore(postgres_url)
+    await older.open([])
+    await older.close()
+    monkeypatch.undo()
+    long = "x" * 5000
+    connection: Any = await asyncpg.connect(postgres_url)
+    await connection.execute("SET search_path TO onceflow")
+    await connection.execute(
+        "INSERT INTO item (pipeline, key, stage, phase, run, version, created_at, updated_at, "
+        "                  short_key) "
+        "SELECT 'news', key, 'scrape', 'ready', 'old', 1, 0, 0, shorten(key) "
+        "  FROM unnest($1::text[]) AS k (key)",
+        ["a", long],
+    )
+    await connection.execute(
+        "INSERT INTO alias (pipeline, key, item, short_key) "
+        "VALUES ('news', 'b', 1, 'b'), ('news', 'a', 2, 'a')"
+    )
+    await connection.close()
+
+    store = PostgresStore(postgres_url)
+    await store.open([NEWS])
+    added, _ = await store.add(Add(NEWS, "new", [Seed(key) for key in ("a", "b", long, "c")]))
+    found = [
+        (await store.read("item_by_key", pipeline="news", key=key))[0]["key"]
+        for key in ("a", "b", long, "c")
+    ]
+    await store.close()
+
+    assert (added.new, added.known) == (1, 3)
+    assert found == ["a", "a", long, "c"], "an item of its own goes before another one's alias"
+
+
 def test_both_stores_have_the_same_columns() -> None:
     def columns(name: str) -> set[str]:
         text = (HERE / name).read_text()
@@ -141,5 +181,5 @@ def test_both_stores_have_the_same_columns() -> None:
 
     of_postgres = columns("schema_postgres.txt")
     of_sqlite = columns("schema_sqlite.txt")
-    assert of_postgres - of_sqlite == {"event.xid", "item.short_key", "alias.short_key"}
+    assert of_postgres - of_sqlite == {"event.xid", "alias.short_key"}
     assert of_sqlite <= of_postgres

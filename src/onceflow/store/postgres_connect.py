@@ -166,8 +166,8 @@ class Transaction:
         return self._connection.get_server_version().major, str(encoding)
 
     async def script(self, text: str) -> None:
-        """Execute several statements that take no parameters."""
-        await self._connection.execute(text)
+        """Execute several statements that take no parameters, and perhaps a while."""
+        await self._connection.execute(text, timeout=READ_SECONDS_MAX)
 
 
 class Restart(Exception):

@@ -3,5 +3,4 @@ INSERT INTO alias (pipeline, key, item, short_key)
 SELECT a.pipeline, a.key, a.item, shorten(a.key)
   FROM unnest(CAST(:pipelines AS text[]), CAST(:keys AS text[]), CAST(:items AS bigint[]))
        AS a (pipeline, key, item)
- WHERE NOT EXISTS (SELECT 1 FROM item AS i WHERE i.pipeline = a.pipeline AND i.short_key = shorten(a.key))
 ON CONFLICT DO NOTHING

@@ -15,19 +15,20 @@ seed AS MATERIALIZED (  -- ids in the order they came, rows in the order of thei
             FROM unnest(CAST(:keys AS text[]), CAST(:priorities AS bigint[]), CAST(:depths AS bigint[]),
                         CAST(:lanes AS text[]), CAST(:bodies AS bytea[]))
                  WITH ORDINALITY AS w (key, priority, depth, lane, body, place)
-           WHERE (SELECT true FROM alias AS a
-                   WHERE a.pipeline = :pipeline AND a.short_key = shorten(w.key)) IS NULL  -- one by one, no join
            ORDER BY w.place OFFSET 0) AS s),
+keyed AS (
+  INSERT INTO alias (pipeline, short_key, item)
+  SELECT :pipeline, shorten(s.key), s.id FROM seed AS s CROSS JOIN place ORDER BY s.key
+  ON CONFLICT (pipeline, short_key) DO NOTHING
+  RETURNING item),
 made AS (
   INSERT INTO item (id, pipeline, key, stage, phase, run, lane, priority, depth, version, fence, attempt, worker,
-                    claimed_at, deadline, created_at, updated_at, short_key)
+                    claimed_at, deadline, created_at, updated_at)
   SELECT s.id, :pipeline, s.key, :stage, CASE p.claim WHEN 1 THEN 'active' ELSE :phase END, :run, s.lane,
          s.priority, s.depth, 1 + p.claim, p.claim, p.claim, CASE p.claim WHEN 1 THEN :worker END,
-         CASE p.claim WHEN 1 THEN c.now END, CASE p.claim WHEN 1 THEN c.now + p.lease_ms END, c.now, c.now,
-         shorten(s.key)
+         CASE p.claim WHEN 1 THEN c.now END, CASE p.claim WHEN 1 THEN c.now + p.lease_ms END, c.now, c.now
     FROM seed AS s CROSS JOIN place AS p CROSS JOIN clock AS c
-   ORDER BY s.key
-  ON CONFLICT (pipeline, short_key) DO NOTHING
+   WHERE (s.id IN (SELECT keyed.item FROM keyed)) IS TRUE  -- IS TRUE: hashed, no join
   RETURNING id, key, fence, worker, created_at, depth),
 begun AS (  -- no ON CONFLICT: if somebody begins this run at the same moment, nothing here happens
   INSERT INTO run (id, pipeline, created_at, sealed, accepted, max_items, max_depth, max_tokens, max_cost,
@@ -50,7 +51,7 @@ joined AS (INSERT INTO member (run, item, since, depth) SELECT :run, id, created
 stored AS (
   INSERT INTO result (item, stage, generation, at, body)
   SELECT s.id, '', 1, c.now, s.body FROM seed AS s CROSS JOIN clock AS c
-   WHERE s.body IS NOT NULL AND (s.id IN (SELECT made.id FROM made)) IS TRUE)  -- IS TRUE: hashed, no join
+   WHERE s.body IS NOT NULL AND (s.id IN (SELECT keyed.item FROM keyed)) IS TRUE)
 SELECT (SELECT count(*) FROM begun) AS begun, array_agg(id) AS ids, array_agg(key) AS keys,
        coalesce(max(fence), 0) AS claimed, max(created_at) AS now, (SELECT count(*) FROM told) AS told
   FROM made

@@ -2,6 +2,4 @@
 SELECT i.id, i.pipeline, i.key, i.stage, i.phase, i.generation, i.fence, i.attempt, i.version, i.priority, i.depth,
        i.lane, i.run, i.worker, i.due_at, i.created_at, i.updated_at, i.error, i.error_code
   FROM item AS i
- WHERE i.id = coalesce(
-         (SELECT k.id FROM item AS k WHERE k.pipeline = :pipeline AND k.short_key = shorten(:key)),
-         (SELECT a.item FROM alias AS a WHERE a.pipeline = :pipeline AND a.short_key = shorten(:key)))
+ WHERE i.id = (SELECT a.item FROM alias AS a WHERE a.pipeline = :pipeline AND a.short_key = shorten(:key))

@@ -16,12 +16,15 @@ opened AS (
         WHERE m.run = run.id
           AND (i.phase IN ('waiting', 'ready', 'active') OR run.gate = 'completed' AND i.phase <> 'done'))
   RETURNING run.id, run.pipeline, run.gate_stage, run.gate_item, c.now),
-made AS (
-  INSERT INTO item (id, pipeline, key, stage, phase, run, priority, version, created_at, updated_at, short_key)
-  SELECT gate_item, pipeline, CAST(:gate_key AS text) || id, gate_stage, 'ready', id, 0, 1, now, now,
-         shorten(CAST(:gate_key AS text) || id)
-    FROM opened WHERE gate_stage IS NOT NULL
+keyed AS (
+  INSERT INTO alias (pipeline, short_key, item)
+  SELECT pipeline, shorten(CAST(:gate_key AS text) || id), gate_item FROM opened WHERE gate_stage IS NOT NULL
   ON CONFLICT (pipeline, short_key) DO NOTHING
+  RETURNING item),
+made AS (
+  INSERT INTO item (id, pipeline, key, stage, phase, run, priority, version, created_at, updated_at)
+  SELECT gate_item, pipeline, CAST(:gate_key AS text) || id, gate_stage, 'ready', id, 0, 1, now, now
+    FROM opened WHERE (gate_item IN (SELECT keyed.item FROM keyed)) IS TRUE
   RETURNING id, run, stage, created_at),
 logged AS (
   INSERT INTO event (at, kind, item, n, run, stage, phase, generation, fence, attempt)

@@ -662,3 +662,138 @@ def test_settings_in_force_are_those_that_were_given() -> None:
             assert checks(flow) == 4
 
     virtually(main)
+
+
+# --- finishes gather ---
+
+
+class Commits:
+    """Notes when a flow commits finishes, and how many together."""
+
+    def __init__(self, flow: Flow, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.at: list[tuple[float, int]] = []
+        began, exchange = now(), flow.store.exchange
+
+        async def noted(worker: str, finishes: Any, claims: Any) -> Any:
+            if finishes:
+                self.at.append((round(now() - began, 3), len(finishes)))
+            return await exchange(worker, finishes, claims)
+
+        monkeypatch.setattr(flow.store, "exchange", noted)
+
+
+def gathered(
+    monkeypatch: pytest.MonkeyPatch, takes: list[float], **rules: Any
+) -> list[tuple[float, int]]:
+    """The commits of items whose attempts take so many seconds each."""
+
+    async def main() -> list[tuple[float, int]]:
+        async def handler(work: Work) -> str:
+            await asyncio.sleep(takes[int(work.key)])
+            return "x"
+
+        pipeline = solo(handler, **rules)
+        async with virtual_flow(":memory:", pipeline) as flow:
+            commits = Commits(flow, monkeypatch)
+            await flow.add(pipeline, [str(at) for at in range(len(takes))])
+            await flow.drain()
+            await audited(flow)
+            return commits.at
+
+    return virtually(main)
+
+
+def test_what_ends_waits_a_moment_for_its_neighbours(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert gathered(monkeypatch, [1.0, 1.01, 1.015, 1.5, 9]) == [(1.02, 3), (1.52, 1), (9.0, 1)]
+
+
+def test_it_waits_an_eighth_of_its_attempt_at_the_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert gathered(monkeypatch, [0.08, 0.089, 0.2, 1]) == [(0.09, 2), (0.22, 1), (1.0, 1)]
+
+
+def test_the_last_one_waits_for_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert gathered(monkeypatch, [1.0]) == [(1.0, 1)]
+
+
+def test_the_last_of_several_takes_those_along_that_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert gathered(monkeypatch, [1.0, 1.005]) == [(1.005, 2)]
+
+
+def test_so_many_are_committed_without_waiting_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    takes = [1.0] * 40 + [2.0]
+    assert gathered(monkeypatch, takes, processors=50) == [(1.0, 40), (2.0, 1)]
+
+
+def test_nobody_waits_while_a_processor_could_have_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Word comes that there may be something to claim, and processors idle."""
+
+    async def main() -> list[tuple[float, int]]:
+        async def handler(work: Work) -> str:
+            await asyncio.sleep(float(work.key))
+            return "x"
+
+        pipeline = solo(handler)
+        async with virtual_flow(":memory:", pipeline) as flow:
+            commits = Commits(flow, monkeypatch)
+            flow.start()
+            await flow.add(pipeline, ["1", "3"])
+            await asyncio.sleep(1.01)
+            assert commits.at == []
+            flow._told()
+            await asyncio.sleep(0)
+            await asyncio.sleep(0.001)
+            return list(commits.at)
+
+    assert virtually(main) == [(1.01, 1)]
+
+
+def test_a_stop_waits_for_no_neighbours(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> list[tuple[float, int]]:
+        async def handler(work: Work) -> str:
+            await asyncio.sleep(float(work.key))
+            return "x"
+
+        pipeline = solo(handler)
+        async with virtual_flow(":memory:", pipeline) as flow:
+            commits = Commits(flow, monkeypatch)
+            flow.start()
+            await flow.add(pipeline, ["1", "3"])
+            await asyncio.sleep(1.01)
+            await flow.stop()
+            return commits.at
+
+    assert virtually(main) == [(1.01, 1), (3.0, 1)]
+
+
+# --- texts in progress ---
+
+
+@pytest.mark.parametrize(
+    ("seconds", "stored"), [(0.2, []), (0.3, [0.25]), (0.7, [0.25, 0.5])], ids=str
+)
+def test_a_text_is_stored_only_when_it_goes_on_for_a_while(
+    monkeypatch: pytest.MonkeyPatch, seconds: float, stored: list[float]
+) -> None:
+    async def main() -> list[float]:
+        async def handler(work: Work) -> str:
+            end = now() + seconds - 0.001
+            while now() < end:
+                work.emit("summary_partial", text="word ")
+                await asyncio.sleep(0.01)
+            return "x"
+
+        at: list[float] = []
+        pipeline = Pipeline("solo", Stage("work", handler), events=("summary_partial",))
+        async with virtual_flow(":memory:", pipeline) as flow:
+            began, renew = now(), flow.store.renew
+
+            async def noted(lease: Any, text: str | None = None) -> bool:
+                at.append(round(now() - began, 2))
+                return await renew(lease, text)
+
+            monkeypatch.setattr(flow.store, "renew", noted)
+            await flow.add(pipeline, ["a"])
+            await flow.drain()
+            return at
+
+    assert virtually(main) == stored

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections import deque
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence, Set
 from typing import Any, NamedTuple
 
@@ -56,6 +56,8 @@ class Finished(NamedTuple):
     """Its item counts as being processed until this is committed."""
     seconds: float | None = None
     """How long the handler took."""
+    due: float = 0.0
+    """Until then it may wait for its neighbours, on the loop's clock."""
 
 
 class Stopped(StoreUnavailable):
@@ -299,6 +301,8 @@ class Manager:
             await self._settle_oldest()
         if self._pauses:
             await self._pause_stages()
+        if self._gathers(now):
+            return
         ended, self._finished = self._finished, deque()
         changes = [self._decide(one) for one in ended]
         going_on = self._going_on(ended, changes) if self._may_claim() else set()
@@ -314,6 +318,17 @@ class Manager:
         reply = asyncio.ensure_future(self._store.exchange(self.worker.id, finishes, claims))
         reply.add_done_callback(lambda _: self._news.set())
         self._asked.append(Asked(ended, finishes, wishes, reply))
+
+    def _gathers(self, now: float) -> bool:
+        """Whether what ended waits a moment, so that what ends next is committed along with it:
+        only while attempts are under way here, and no processor idles that could have work."""
+        if self._stop_at is not None or not 0 < len(self._finished) < GATHER_MAX:
+            return False
+        return (
+            now < min(one.due for one in self._finished)
+            and any(_busy(self._scheduler))
+            and not self._scheduler.waits(now, Counter(one.plan.key for one in self._finished))
+        )
 
     def _going_on(self, ended: Iterable[Finished], changes: Sequence[Transition]) -> set[int]:
         """Whose next stages are claimed along with these finishes: there is room here for them, and
@@ -530,20 +545,25 @@ class Manager:
                 raise
             outcome = Failed("the handler was cancelled from within", "cancelled", unexpected=True)
         if processor.lease is lease:
-            seconds = self._loop.time() - processor.since
+            now = self._loop.time()
+            seconds = now - processor.since
+            due = now + min(GATHER_SECONDS_MAX, seconds * GATHER_SHARE)
             plan.pool.release(processor)
             self._streams.ended(lease)
             if isinstance(outcome, Released) and outcome.pause:
                 self._pauses[plan.key] = outcome.reason
-            self._finished.append(Finished(plan, lease, outcome, processed=True, seconds=seconds))
+            self._finished.append(
+                Finished(plan, lease, outcome, processed=True, seconds=seconds, due=due)
+            )
             self._news.set()
 
     async def _wait(self, until_idle: bool) -> None:
         """Until something happens, or it is time for what the timers are for."""
-        if self._finished and not self._troubles:
+        now = self._loop.time()
+        gathers = self._gathers(now)
+        if self._finished and not self._troubles and not gathers:
             await asyncio.sleep(0)
             return
-        now = self._loop.time()
         if self._troubles and not self._asked:
             await asyncio.sleep(self._pause())
             return
@@ -551,6 +571,8 @@ class Manager:
         opens_at = self._scheduler.opens_at() if self._may_claim() else None
         times += [at for at in (opens_at, self._coordinator.next_at(now)) if at]
         times += self._streams.due_times()
+        if gathers:
+            times.append(min(one.due for one in self._finished))
         times += [at for plan in self._scheduler.plans.values() if (at := _deadline(plan))]
         in_flight = any(_busy(self._scheduler))
         if self._stop_at is not None:
@@ -876,6 +898,11 @@ class Manager:
 
 EXCHANGES_MAX = 3
 """Exchanges under way at once: while the database works on one, this process prepares another."""
+GATHER_SHARE = 1 / 8
+"""What ended waits for its neighbours at most this share of the time that its attempt took."""
+GATHER_SECONDS_MAX = 0.02
+GATHER_MAX = 32
+"""So many are committed at once: more together would hardly cost less."""
 SETTLE_SECONDS = 0.05
 """After an item is settled, how soon its run's gate is asked for, unless the work ends earlier."""
 SWEEP_SHARE = 20

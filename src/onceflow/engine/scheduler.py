@@ -7,7 +7,7 @@ claimed only into free processors, so that a lease never waits here while it use
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from onceflow.core.pipeline import Pipeline, Stage
@@ -111,6 +111,18 @@ class Scheduler:
         """When the next shut lane opens."""
         times = [plan.opens_at for plan in self.plans.values() if plan.opens_at is not None]
         return min(times, default=None)
+
+    def waits(self, now: float, freed: Mapping[StageKey, int]) -> bool:
+        """Whether a claim should not wait: a stage may have something for processors that idle
+        longer than those that were `freed` a moment ago, or a shut lane opens."""
+        for plan in self.plans.values():
+            if plan.opens_at is not None and plan.opens_at <= now:
+                return True
+            if plan.hungry and not plan.guessing:
+                queued = self._queues.size(plan.key) + plan.reserved
+                if plan.pool.idle - queued > freed.get(plan.key, 0):
+                    return True
+        return False
 
     def any_room(self) -> bool:
         """Whether a hungry stage could take something in."""

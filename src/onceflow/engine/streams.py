@@ -21,7 +21,7 @@ class Stream:
     saved: int = 0
     """How many characters of it are stored."""
     due: float = 0.0
-    """When it may be stored next, on the loop's clock."""
+    """When it may be stored next, on the loop's clock; 0 until it is seen to have begun."""
 
     @property
     def unsaved(self) -> bool:
@@ -76,6 +76,8 @@ class Streams:
         """Store what is due; the leases that were lost meanwhile."""
         lost: list[Lease] = []
         for stream in list(self._streams.values()):
+            if stream.unsaved and not stream.due:  # a short one is over before it is worth a write
+                stream.due = now + self._partial_seconds
             if not stream.unsaved or now < stream.due:
                 continue
             length = len(stream.text)

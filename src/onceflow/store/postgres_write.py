@@ -268,22 +268,20 @@ async def _by_key(db: Transaction, finishes: Sequence[Finish]) -> Sequence[Finis
     return answers
 
 
-async def _rename(db: Transaction, kept: Sequence[Finish]) -> list[tuple[str, str, int]]:
-    """Give items the keys that are their own; the aliases that their old keys are then."""
+async def _rename(db: Transaction, kept: Sequence[Finish]) -> None:
+    """Give items the keys that are their own; their old keys are aliases then."""
     named = [
-        (one.lease.pipeline, one.change.key, one.lease)
+        (one.lease.pipeline, one.change.key, one.lease.item)
         for one in kept
         if one.change.key is not None and one.change.key != one.lease.key
     ]
     if named:
-        try:
-            await db.rows(
-                "rename", pipelines=[row[0] for row in named], keys=[row[1] for row in named],
-                items=[row[2].item for row in named],
-            )  # fmt: skip
-        except UniqueViolationError:  # somebody was quicker: seen at the next try
-            raise Restart from None
-    return [(pipeline, lease.key, lease.item) for pipeline, _, lease in named]
+        renamed = await db.rows(
+            "rename", pipelines=[row[0] for row in named], keys=[row[1] for row in named],
+            items=[row[2] for row in named],
+        )  # fmt: skip
+        if len(renamed) < len(named):  # somebody was quicker: seen at the next try
+            raise Restart
 
 
 def _columns(places: Sequence[int], finishes: Sequence[Finish]) -> dict[str, list[Any]]:
@@ -374,16 +372,9 @@ async def _admit_extras(
         runs = await db.rows("run_lock", ids=sorted(ids))
         # Again: before it was locked, a run may have found a shorter way.
         pairs = await db.rows("runs_of", items=sorted(items)) if parents else []
-    before = await _rename(db, kept)
+    await _rename(db, kept)
     aliases = sorted(
-        {
-            *before,
-            *(
-                (one.lease.pipeline, key, one.lease.item)
-                for one in kept
-                for key in one.change.aliases
-            ),
-        }
+        (one.lease.pipeline, key, one.lease.item) for one in kept for key in one.change.aliases
     )
     if aliases:
         await db.rows(

@@ -260,9 +260,13 @@ def finish(
     for (_, *shape), alike in shapes.items():
         kept |= _finish_alike(db, worker, shape, alike, now, continued)
     answers = [(one.lease.item, one.lease.fence) in kept for one in finishes]
-    for one, was_kept in zip(finishes, answers, strict=True):
-        if was_kept and one.change.has_extras:
-            _admit_extras(db, one, pipelines, now)
+    extras = [
+        one
+        for one, was_kept in zip(finishes, answers, strict=True)
+        if was_kept and one.change.has_extras
+    ]
+    if extras:
+        _admit_extras(db, extras, pipelines, now)
     if not all(answers):
         lost = [one for one, was_kept in zip(finishes, answers, strict=True) if not was_kept]
         kept |= _kept_before(db, worker, lost)
@@ -378,24 +382,28 @@ def _kept_before(db: apsw.Connection, worker: str, lost: Sequence[Finish]) -> se
 
 
 def _admit_extras(
-    db: apsw.Connection, one: Finish, pipelines: dict[str, Pipeline], now: int
+    db: apsw.Connection, kept: Sequence[Finish], pipelines: dict[str, Pipeline], now: int
 ) -> None:
-    """Children, aliases, parts and what was spent: rare, so one by one."""
-    lease, change = one.lease, one.change
-    if change.key is not None and change.key != lease.key:
-        run(db, "drop_alias", pipeline=lease.pipeline, key=change.key, item=lease.item)
-        run(db, "rename", key=change.key, item=lease.item)
-        run(db, "add_alias", pipeline=lease.pipeline, key=lease.key, item=lease.item)
-    for key in change.aliases:
-        run(db, "add_alias", pipeline=lease.pipeline, key=key, item=lease.item)
-    if change.usage.tokens or change.usage.cost:
-        run(db, "run_spend", item=lease.item, tokens=change.usage.tokens, cost=change.usage.cost)
-    if change.had_parts:
-        run(db, "forget_parts", item=lease.item, stage=lease.stage)
-    if change.children:
-        for run_id, depth in _rows(db, "runs_of", item=lease.item):
-            children = deeper(change.children, depth)
-            admit(db, pipelines[lease.pipeline], run_id, children, now)
+    """Aliases, parts and what was spent are rare, so one by one; children once for each run."""
+    children: dict[tuple[str, str], list[Seed]] = {}
+    for lease, change, _ in kept:
+        if change.key is not None and change.key != lease.key:
+            run(db, "drop_alias", pipeline=lease.pipeline, key=change.key, item=lease.item)
+            run(db, "rename", key=change.key, item=lease.item)
+            run(db, "add_alias", pipeline=lease.pipeline, key=lease.key, item=lease.item)
+        for key in change.aliases:
+            run(db, "add_alias", pipeline=lease.pipeline, key=key, item=lease.item)
+        if change.usage.tokens or change.usage.cost:
+            usage = change.usage
+            run(db, "run_spend", item=lease.item, tokens=usage.tokens, cost=usage.cost)
+        if change.had_parts:
+            run(db, "forget_parts", item=lease.item, stage=lease.stage)
+        if change.children:
+            for run_id, depth in _rows(db, "runs_of", item=lease.item):
+                found = children.setdefault((run_id, lease.pipeline), [])
+                found += deeper(change.children, depth)
+    for (run_id, pipeline), seeds in children.items():
+        admit(db, pipelines[pipeline], run_id, seeds, now)
 
 
 # --- add ---------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
--- migration 2: every key is in `alias`, an item's own ones too, and only there it is unique. An index on `item`
+-- migration 4: every key is in `alias`, an item's own ones too, and only there it is unique. An index on `item`
 -- would get a new entry, at a random place, whenever an item moves.
 ALTER TABLE alias ALTER COLUMN key DROP NOT NULL;  -- NULL: the item's own, which `item` has
 

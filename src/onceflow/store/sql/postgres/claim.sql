@@ -33,10 +33,10 @@ shares AS MATERIALIZED (
   SELECT runs.run, greatest(1, b.room / runs.total) AS share
     FROM runs CROSS JOIN bounds AS b WHERE runs.place < b.room ORDER BY runs.place),
 picked AS MATERIALIZED (  -- a bare IN (... LIMIT) may be run again by the planner and take too many
-  SELECT p.id, p.priority, r.run
+  SELECT p.id, p.priority, p.depth, r.run
     FROM shares AS r
    CROSS JOIN LATERAL (
-     SELECT i.id, i.priority FROM item AS i
+     SELECT i.id, i.priority, i.depth FROM item AS i
       WHERE i.pipeline = :pipeline AND i.stage = :stage
         AND i.phase = 'ready'  -- no clock here: what is not due yet is waiting
         AND i.lane = '' AND i.run = r.run
@@ -62,14 +62,14 @@ SELECT b.bounded, b.room, (SELECT count(*) FROM runs) AS runs, b.now,
                   LIMIT CAST(:count AS bigint) + 1) AS ready) ELSE false END AS more,
        (SELECT coalesce(sum(line.seen - (  -- first in line as this statement sees it, but not picked
                  SELECT count(*) FROM picked AS p
-                  WHERE p.run = r.run AND ARRAY[p.priority, p.id] <= line.last)), 0)
+                  WHERE p.run = r.run AND ARRAY[p.priority, p.depth, p.id] <= line.last)), 0)
           FROM shares AS r
          CROSS JOIN LATERAL (
-           SELECT count(*) AS seen, max(ARRAY[f.priority, f.id]) AS last
-             FROM (SELECT i.priority, i.id FROM item AS i
+           SELECT count(*) AS seen, max(ARRAY[f.priority, f.depth, f.id]) AS last
+             FROM (SELECT i.priority, i.depth, i.id FROM item AS i
                     WHERE i.pipeline = :pipeline AND i.stage = :stage
                       AND i.phase = 'ready' AND i.lane = '' AND i.run = r.run
-                    ORDER BY i.priority, i.id LIMIT r.share) AS f) AS line) AS contested,
+                    ORDER BY i.priority, i.depth, i.id LIMIT r.share) AS f) AS line) AS contested,
        c.id, c.key, c.fence, c.attempt, c.generation, c.run, c.depth, c.priority,
        (SELECT r.body FROM result AS r WHERE r.item = c.id AND r.stage = :before
          ORDER BY r.generation DESC LIMIT 1) AS body

@@ -2,5 +2,4 @@
 SELECT w.place
   FROM unnest(CAST(:places AS bigint[]), CAST(:pipelines AS text[]), CAST(:keys AS text[]), CAST(:items AS bigint[]))
        AS w (place, pipeline, key, item)
- WHERE (SELECT i.id FROM item AS i WHERE i.pipeline = w.pipeline AND i.short_key = shorten(w.key)) <> w.item
-    OR (SELECT a.item FROM alias AS a WHERE a.pipeline = w.pipeline AND a.short_key = shorten(w.key)) <> w.item
+ WHERE (SELECT a.item FROM alias AS a WHERE a.pipeline = w.pipeline AND a.short_key = shorten(w.key)) <> w.item

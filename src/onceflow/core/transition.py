@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
 from onceflow.core.errors import Halt, Pause, Permanent, PipelineError, Transient
 from onceflow.core.item import Json, Kind, Lease, Phase, Seed
+from onceflow.core.packing import pack, unpack
 from onceflow.core.pipeline import GATE_KEY, Pipeline, Stage
 
 KEY_CHARS_MAX = 8192
@@ -322,14 +322,14 @@ def encode(result: Json, key: str, stage: str) -> bytes:
             f"at most {RESULT_BYTES_MAX:,} are stored, keep large bodies outside",
             code="result_too_large",
         )
-    return zlib.compress(raw, 1) if len(raw) >= COMPRESS_FROM_BYTES else raw
+    return pack(raw) if len(raw) >= COMPRESS_FROM_BYTES else raw
 
 
 def decode(body: bytes | None) -> Json:
-    """What `encode` was given. A zlib stream begins with an x, which no JSON text does."""
+    """What `encode` was given."""
     if body is None or body == NULL:
         return None
-    return json.loads((zlib.decompress(body) if body[:1] == b"x" else body).decode())
+    return json.loads(unpack(body).decode())
 
 
 def _child(pipeline: Pipeline, child: str | Seed, step: int) -> Seed:

@@ -16,6 +16,7 @@ import apsw
 
 from onceflow.core.errors import StoreError
 from onceflow.core.item import Added, Kind, Lease, Phase, Seed
+from onceflow.core.packing import is_packed
 from onceflow.core.pipeline import GATE_KEY, Pipeline
 from onceflow.core.transition import PLAINLY_FINISHED, NewEvent, Part, deeper, encode
 from onceflow.store.base import (
@@ -350,7 +351,7 @@ def _finish_alike(
         body = one.change.result
         if body is None or one.lease.item not in ids:
             continue
-        if body[:1] == b"x":
+        if is_packed(body):
             run(
                 db, "finish_result", item=one.lease.item, stage=stage, generation=generation,
                 now=now, body=body,

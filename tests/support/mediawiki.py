@@ -46,7 +46,15 @@ $wgArticlePath = '/wiki/$1';
 $wgShowExceptionDetails = true;
 $wgJobRunRate = 0;
 $wgMainCacheType = CACHE_NONE;
+$wgMessageCacheType = CACHE_NONE;
+$wgUseDatabaseMessages = false;
 $wgEnableUploads = false;
+$wgCacheDirectory = __DIR__ . '/cache';
+$wgLocalisationCacheConf['store'] = 'array';
+$wgDBservers = [[
+  'type' => 'sqlite', 'dbname' => $wgDBname, 'dbDirectory' => $wgSQLiteDataDir, 'load' => 1,
+  'flags' => DBO_DEFAULT, 'variables' => ['synchronous' => 'OFF'],
+]];
 """
 
 
@@ -119,6 +127,7 @@ def program() -> str:
 
 def _install(php: str, folder: Path, url: str) -> None:
     (folder / "data").mkdir()
+    (folder / "cache").mkdir()
     _maintain(
         php, folder, "install.php", "--dbtype", "sqlite", "--dbpath", str(folder / "data"),
         "--confpath", str(folder), "--server", url, "--scriptpath", "", "--pass",

@@ -113,7 +113,7 @@ def sections(
         heading = " ".join(_plain(_tame(title), prefixes, careful=careful).split())[
             :HEADING_CHARS_MAX
         ]
-        plain = _plain(body[:SECTION_CHARS_MAX], prefixes, careful=careful)
+        plain = _LIST.sub("", _plain(body[:SECTION_CHARS_MAX], prefixes, careful=careful))
         anchor = _anchor(heading, anchors) if level else ""
         found.append(Section(level, heading, anchor, plain))
     return tuple(found), cut
@@ -193,7 +193,7 @@ def _plain(text: str, prefixes: frozenset[str], *, careful: bool) -> str:
         text = _MARKS.sub("", text)
     text = text.replace(_LESS, "<").replace(_BRACKET, "[")
     text = _STYLE.sub("", _MAGIC.sub("", text))
-    text = _HOLLOW.sub("", _LIST.sub("", text))
+    text = _HOLLOW.sub("", text)
     text = _BEFORE_STOP.sub(r"\1", _SPACES.sub(" ", text))
     text = _LINES.sub("\n\n", text)
     return clean("\n".join(line.strip() for line in text.split("\n"))).strip()

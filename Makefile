@@ -23,7 +23,7 @@ PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3
 	then echo $$python; break; fi; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check lint bench bench-pages bench-setup sim chaos live live-wiki lock format
+.PHONY: help setup demo test check lint bench bench-pages bench-wiki bench-setup sim chaos live live-wiki lock format
 
 help: ## show this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1	/' | expand -t 14
@@ -104,6 +104,9 @@ bench: bench-setup ## measure Onceflow beside raw SQL and its peers
 
 bench-pages: bench-setup ## measure pages a second beside aiohttp, Scrapy and a plain loop
 	$(BENCH_VENV)/bin/python -m bench.pages $(ARGS)
+
+bench-wiki: bench-setup ## measure articles a second of expand beside a plain loop
+	$(BENCH_VENV)/bin/python -m bench.wiki $(ARGS)
 
 # Run where requirements/ is, so that no path of this machine gets into the files; uv writes
 # neither index addresses nor download addresses unless asked to.

@@ -7,12 +7,16 @@ from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import onceflow
 from onceflow.clients import Article, FetchSettings, Wikipedia
 from onceflow.core.errors import Permanent
+from onceflow.knowledge.graph import Graph
+from onceflow.pipelines.expand import Expand
 from onceflow.testing.site import ALLOWED
 from tests.support import encyclopedia, mediawiki
 
@@ -202,3 +206,67 @@ async def test_what_is_no_article_says_why(account: Account) -> None:
             for title in ("Mercury (names)", "Bank", "Outside", "Category:Waters")
         },
     }
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "sqlite":
+        return str(tmp_path / "onceflow.db")
+    url: str = request.getfixturevalue("postgres_url")
+    return url
+
+
+@pytest.mark.parametrize("depth_max", [3, 40])
+async def test_an_expansion_is_the_part_of_the_wiki_that_can_be_reached(
+    account: Account, database: str, depth_max: int, tmp_path: Path
+) -> None:
+    """Nodes, edges, categories, sections and depths of the graph, by a search of our own."""
+    expected = breadth_first(account, "Topic 0", depth_max)
+    told = {title: account.articles[title] for title in expected}
+    edges = {
+        (title, end)
+        for title, one in told.items()
+        for link in one.links
+        if (end := account.ends[link]) in told
+    }
+    job = Expand(open_wiki(account))
+    async with onceflow.open(database, job.pipeline()) as flow:
+        await flow.add("expand", ["topic_0"], max_depth=depth_max)
+        await flow.drain()
+        assert await flow.audit() == []
+        failed = {item.error_code for item in await flow.items("expand", state="failed")}
+        assert failed <= set(CODES.values())
+        graph = Graph(flow, tmp_path / "graph")
+        assert await graph.catch_up()
+
+        async def rows(cypher: str) -> list[tuple[Any, ...]]:
+            found = await graph.ask(cypher)
+            assert not found.more
+            return [tuple(row) for row in found.rows]
+
+        nodes = await rows("MATCH (a:Article) WHERE a.loaded RETURN a.title, a.expansion_depth")
+        assert len(nodes) == len(expected)
+        assert dict(nodes) == expected
+        links = await rows("MATCH (a:Article)-[:LINKS_TO]->(b:Article) RETURN a.title, b.title")
+        assert (edges - set(links), set(links) - edges) == (set(), set())
+        assert len(links) == len(edges)
+        members = await rows(
+            "MATCH (a:Article)-[:IN_CATEGORY]->(c:Category) RETURN a.title, c.name"
+        )
+        assert sorted(members) == sorted(
+            (title, name.partition(":")[2])
+            for title, one in told.items()
+            for name in one.categories
+        )
+        sections = await rows(
+            "MATCH (a:Article)-[:HAS_SECTION]->(s:Section) WHERE s.n > 0"
+            " RETURN a.title, s.n, s.level, s.heading, s.anchor"
+        )
+        assert sorted(sections) == sorted(
+            (title, n, *one)
+            for title, page in told.items()
+            for n, one in enumerate(page.sections, start=1)
+        )
+    if depth_max == 40:
+        assert len(expected) >= PAGES_MIN
+        assert not {"Island one", "Island two"} & set(expected)

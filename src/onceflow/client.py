@@ -79,6 +79,13 @@ class _Rules:
         )
 
 
+def _text(answer: httpx2.Response) -> str:
+    """The answer as text, or the problem it is."""
+    if answer.status_code >= 300:
+        _value(answer)
+    return answer.text
+
+
 def _value(answer: httpx2.Response) -> Json:
     """The answer's JSON, or the problem it is."""
     try:
@@ -94,9 +101,13 @@ def _value(answer: httpx2.Response) -> Json:
 # --- the calls, the same for both clients ---
 
 
-def _submit(url: str, key: str | None) -> _Call:
+def _submit(url: str, key: str | None, route: str = "ingestion-jobs") -> _Call:
     headers = {"Idempotency-Key": key or secrets.token_hex(16)}
-    return _Call("POST", "/api/ingestion-jobs", {"url": url}, headers=headers)
+    return _Call("POST", f"/api/{route}", {"url": url}, headers=headers)
+
+
+def _report(id: int, kind: str) -> _Call:
+    return _Call("GET", f"/api/analysis-jobs/{id}/report.{kind}")
 
 
 def _add(pipeline: str, keys: Sequence[str], key: str | None) -> _Call:
@@ -179,6 +190,9 @@ class Client:
         self._http.close()
 
     def _do(self, call: _Call) -> Json:
+        return _value(self._answer(call))
+
+    def _answer(self, call: _Call) -> httpx2.Response:
         number = 0
         while True:
             answer: httpx2.Response | None = None
@@ -199,7 +213,7 @@ class Client:
             number += 1
         if answer is None:
             raise _unreachable(self._http.base_url, failed)
-        return _value(answer)
+        return answer
 
     def submit(self, url: str, *, idempotency_key: str | None = None) -> Json:
         """The job of an article, made if need be."""
@@ -234,6 +248,21 @@ class Client:
                 continue
             if not _under_way(answer, stage) or left <= 0:
                 return answer
+
+    def analyze(self, url: str, *, idempotency_key: str | None = None) -> Json:
+        """The analysis job of a website, made if need be."""
+        return self._do(_submit(url, idempotency_key, "analysis-jobs"))
+
+    def analysis(self, id: int) -> Json:
+        return self._do(_get(f"/api/analysis-jobs/{id}"))
+
+    def analyses(self, **wanted: Any) -> Iterator[Json]:
+        """Every analysis job that fits, page by page."""
+        yield from self._pages("/api/analysis-jobs", "jobs", wanted)
+
+    def report(self, id: int, kind: str = "md") -> str:
+        """The report of a completed analysis: `md`, `html` or `json`, as text."""
+        return _text(self._answer(_report(id, kind)))
 
     def add(
         self, pipeline: str, keys: Sequence[str], *, idempotency_key: str | None = None
@@ -340,6 +369,9 @@ class AsyncClient:
         await self._http.aclose()
 
     async def _do(self, call: _Call) -> Json:
+        return _value(await self._answer(call))
+
+    async def _answer(self, call: _Call) -> httpx2.Response:
         number = 0
         while True:
             answer: httpx2.Response | None = None
@@ -360,7 +392,7 @@ class AsyncClient:
             number += 1
         if answer is None:
             raise _unreachable(self._http.base_url, failed)
-        return _value(answer)
+        return answer
 
     async def submit(self, url: str, *, idempotency_key: str | None = None) -> Json:
         """The job of an article, made if need be."""
@@ -394,6 +426,22 @@ class AsyncClient:
                 continue
             if not _under_way(answer, stage) or left <= 0:
                 return answer
+
+    async def analyze(self, url: str, *, idempotency_key: str | None = None) -> Json:
+        """The analysis job of a website, made if need be."""
+        return await self._do(_submit(url, idempotency_key, "analysis-jobs"))
+
+    async def analysis(self, id: int) -> Json:
+        return await self._do(_get(f"/api/analysis-jobs/{id}"))
+
+    async def analyses(self, **wanted: Any) -> AsyncIterator[Json]:
+        """Every analysis job that fits, page by page."""
+        async for one in self._pages("/api/analysis-jobs", "jobs", wanted):
+            yield one
+
+    async def report(self, id: int, kind: str = "md") -> str:
+        """The report of a completed analysis: `md`, `html` or `json`, as text."""
+        return _text(await self._answer(_report(id, kind)))
 
     async def add(
         self, pipeline: str, keys: Sequence[str], *, idempotency_key: str | None = None

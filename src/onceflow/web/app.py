@@ -26,7 +26,7 @@ from onceflow import (
     StoreUnavailable,
 )
 from onceflow.core.errors import UnknownItem
-from onceflow.web import events, items, jobs, pages, stats
+from onceflow.web import analyses, analysis_pages, events, items, jobs, pages, stats
 from onceflow.web.desk import Desk
 from onceflow.web.feed import Feed
 from onceflow.web.guard import LOOPBACK, Guard, Rules
@@ -86,8 +86,8 @@ def create_app(
         redirect_slashes=False,
         responses={"default": {"description": "A problem", "model": ProblemOut}},
     )
-    for router in (jobs.router, items.router, events.router, stats.router, pages.router):
-        app.include_router(router)
+    for module in (jobs, analyses, items, events, stats, pages, analysis_pages):
+        app.include_router(module.router)
     app.mount("/static", StaticFiles(directory=pages.STATIC), name="static")
     _answer_errors(app)
     rules = Rules((*LOOPBACK, *(host.lower() for host in hosts)), token, body_seconds=body_seconds)

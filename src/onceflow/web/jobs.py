@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Depends, Header, Path, Query, Request, Response
 from starlette.responses import PlainTextResponse
 
-from onceflow import Flow, Item
+from onceflow import Flow, Item, Pipeline
 from onceflow.core.errors import UnknownItem
 from onceflow.core.item import Phase
 from onceflow.core.transition import canonical_key, decode
@@ -75,10 +75,16 @@ async def submit(
 
 async def add(flow: Flow, url: str, key: str | None = None) -> tuple[Item, bool]:
     """The item of a URL, and whether this call (or an earlier one with the same key) made it."""
-    pipeline = ingest_of(flow)
+    return await add_one(flow, ingest_of(flow), url, "ingestion-jobs", key)
+
+
+async def add_one(
+    flow: Flow, pipeline: Pipeline, url: str, route: str, key: str | None
+) -> tuple[Item, bool]:
+    """The item of a URL in a pipeline, made if need be. `key` is the caller's Idempotency-Key."""
     spelled = canonical_key(pipeline, url)
     if key is not None:
-        return await _add_by_key(flow, spelled, key)
+        return await _add_by_key(flow, pipeline, spelled, run_of_key(route, key))
     try:
         return await flow.item(pipeline, spelled), False
     except UnknownItem:
@@ -86,24 +92,22 @@ async def add(flow: Flow, url: str, key: str | None = None) -> tuple[Item, bool]
         return await flow.item(pipeline, spelled), added.new == 1
 
 
-async def _add_by_key(flow: Flow, url: str, key: str) -> tuple[Item, bool]:
+async def _add_by_key(flow: Flow, pipeline: Pipeline, url: str, run: str) -> tuple[Item, bool]:
     """The key makes the run's id, so every process on this database knows what it was used for."""
-    run = run_of_key("ingestion-jobs", key)
-    pipeline = ingest_of(flow)
     before = await flow.items(pipeline, run=run, limit=1)
-    if before and before[0].key != (await _known_key(flow, url)):
+    if before and before[0].key != (await _known_key(flow, pipeline, url)):
         raise key_used()
     if not before:
         await flow.add(pipeline, [url], run=run)
         before = await flow.items(pipeline, run=run, limit=1)
-        if before[0].key != (await _known_key(flow, url)):  # two at once with one key
+        if before[0].key != (await _known_key(flow, pipeline, url)):  # two at once with one key
             raise key_used()
     return before[0], before[0].run == run
 
 
-async def _known_key(flow: Flow, url: str) -> str:
+async def _known_key(flow: Flow, pipeline: Pipeline, url: str) -> str:
     try:
-        return (await flow.item(NAME, url)).key
+        return (await flow.item(pipeline, url)).key
     except UnknownItem:
         return url
 
@@ -204,7 +208,7 @@ def not_yet(item: Item, stage: str, kind: str, detail: str) -> Problem:
 # --- shared with the pages ---
 
 
-def ingest_of(flow: Flow) -> Any:
+def ingest_of(flow: Flow) -> Pipeline:
     if NAME not in flow.pipelines:
         raise Problem(404, "no-ingest", "this server has no ingest pipeline")
     return flow.pipelines[NAME]
@@ -212,13 +216,17 @@ def ingest_of(flow: Flow) -> Any:
 
 async def find(flow: Flow, id: int) -> Item:
     """The job of that id; an item of another pipeline is none."""
-    ingest_of(flow)
+    return await find_in(flow, ingest_of(flow), id, "ingestion job")
+
+
+async def find_in(flow: Flow, pipeline: Pipeline, id: int, noun: str) -> Item:
+    """The item of that id, if it is one of this pipeline's."""
     try:
         item = await flow.item(None, id)
     except UnknownItem:
         item = None
-    if item is None or item.pipeline != NAME or item.key.startswith("gate:"):
-        raise Problem(404, "no-such-job", f"there is no ingestion job {id}", item=id)
+    if item is None or item.pipeline != pipeline.name or item.key.startswith("gate:"):
+        raise Problem(404, "no-such-job", f"there is no {noun} {id}", item=id)
     return item
 
 
@@ -233,11 +241,11 @@ async def _brief(flow: Flow, item: Item) -> dict[str, Any]:
         "attempt": item.attempt,
         "createdAt": moment(item.created_at),
         "updatedAt": moment(item.updated_at),
-        "error": await _failure(flow, item),
+        "error": await failure_of(flow, item),
     }
 
 
-async def _failure(flow: Flow, item: Item) -> Failure | None:
+async def failure_of(flow: Flow, item: Item) -> Failure | None:
     """Why it failed, or why it backs off."""
     if item.error is None:
         return None

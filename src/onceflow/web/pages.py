@@ -26,7 +26,7 @@ SHOWN_MAX = 50
 REFUSED_SHOWN_MAX = 10
 LATEST = 20
 WAY = ("QUEUED", "FETCHING", "EXTRACTING", "READY_TO_GENERATE", "GENERATING", "SAVED")
-NAV = (("Add article", "/admin/add-article"),)
+NAV = (("Add article", "/admin/add-article"), ("Analyze a site", "/analysis"))
 """The pages there are, in the order of the rail."""
 
 router = APIRouter(include_in_schema=False)

@@ -160,6 +160,50 @@ class StageAnswer(BaseModel):
     job: Job
 
 
+class ReportLinks(BaseModel):
+    """Where the report is, once the job is completed."""
+
+    html: str
+    md: str
+    json_: Annotated[str, Field(alias="json")]
+
+    model_config = ConfigDict(populate_by_name=True)
+
+
+class AnalysisBrief(BaseModel):
+    """A website on its way to its report."""
+
+    id: int
+    url: str
+    state: str
+    stage: str
+    phase: str
+    inProgress: bool
+    attempt: int
+    retryCount: int
+    createdAt: datetime
+    updatedAt: datetime
+    error: Failure | None = None
+
+
+class Analysis(AnalysisBrief):
+    websiteAnalyzedAt: datetime | None = None
+    promptsFormedAt: datetime | None = None
+    completedAt: datetime | None = None
+    extractedInfo: dict[str, Any] | None = None
+    prompts: list[dict[str, Any]] | None = None
+    scores: dict[str, Any] | None = None
+    todo: list[dict[str, Any]] | None = None
+    asked: bool | None = None
+    notes: list[str] = []
+    report: ReportLinks | None = None
+
+
+class AnalysesPage(BaseModel):
+    jobs: list[AnalysisBrief]
+    next: str | None = None
+
+
 class ItemOut(BaseModel):
     """An item as `onceflow items --json` prints it; times are milliseconds since 1970."""
 

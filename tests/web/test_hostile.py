@@ -32,6 +32,8 @@ ROUTES = [
     ("GET", "/static/onceflow.css"), ("GET", "/admin/add-article"), ("GET", "/login"),
     ("GET", "/api/items"), ("GET", "/api/items/1"), ("GET", "/api/runs"), ("GET", "/api/stats"),
     ("GET", "/api/processors"), ("GET", "/api/events"), ("GET", "/api/ingestion-jobs"),
+    ("GET", "/api/analysis-jobs"), ("GET", "/api/analysis-jobs/1"), ("GET", "/analysis"),
+    ("POST", "/api/analysis-jobs"), ("POST", "/analysis"),
     ("GET", "/api/ingestion-jobs/1"), ("GET", "/api/ingestion-jobs/1/raw-html"),
     ("POST", "/api/ingestion-jobs"), ("POST", "/api/ingestion-jobs/1/fetch"),
     ("POST", "/api/ingestion-jobs/1/extract"), ("POST", "/api/ingestion-jobs/1/generate"),

@@ -1,12 +1,13 @@
 """The embedded model and vectors: offline, extractive, no worse than the first sentences."""
 
+import logging
 import subprocess
 import sys
 
 import numpy as np
 import pytest
 
-from onceflow.clients import Embedder, Llm
+from onceflow.clients import Embedder, Llm, embed
 from onceflow.clients.embedded import summary
 from onceflow.clients.sentences import sentences
 from onceflow.clients.text import strip_markup
@@ -179,3 +180,13 @@ def test_importing_the_clients_loads_no_library() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_loading_the_model_leaves_the_programs_logging_as_it_was() -> None:
+    """The package behind it calls `logging.basicConfig` when it is imported."""
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    with embed._log_as_it_was():
+        root.addHandler(logging.NullHandler())
+        root.setLevel(logging.INFO)
+    assert (root.handlers, root.level) == (handlers, level)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from threading import Lock
@@ -136,6 +138,19 @@ def word_vectors(texts: Sequence[str]) -> Vectors:
 _loading = Lock()
 
 
+@contextmanager
+def _log_as_it_was() -> Iterator[None]:
+    """The package turns on the logging of the whole program when it is imported."""
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    try:
+        yield
+    finally:
+        for handler in [one for one in root.handlers if one not in handlers]:
+            root.removeHandler(handler)
+        root.setLevel(level)
+
+
 def _loaded() -> Any:
     with _loading:  # two threads at the first use load it once
         return _load()
@@ -147,7 +162,8 @@ def _load() -> Any:
     # processes use the cores already.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     try:
-        import wordllama  # type: ignore[import-untyped]  # the package has no types
+        with _log_as_it_was():
+            import wordllama  # type: ignore[import-untyped]  # the package has no types
     except ImportError as error:
         raise not_installed("the embedded model", error, "embedded") from None
     # The package holds its tokenizer in a folder where it does not look by itself; without this it

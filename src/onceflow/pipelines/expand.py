@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import re
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -45,6 +46,9 @@ WAY_ON = {
     "wiki_refused": "the wiki must let this client read, or choose another with --wiki",
     "blocked_address": "--allow-network opens an address that is not public",
 }
+
+
+_PLAIN = re.compile(r"[A-Za-z0-9(),.'!&-]+(?: [A-Za-z0-9(),.'!&-]+)*")
 
 
 class Wiki(Protocol):
@@ -258,6 +262,8 @@ class _State:
 def titled(text: str) -> str:
     """A title as a wiki spells it, of a title or of the address of its page. The first letter stays
     as it is: what it should be the wiki says when the article is loaded."""
+    if _PLAIN.fullmatch(text):  # most are, and every link of every article comes through here
+        return text
     if text.strip().startswith(("https://", "http://")) and "/wiki/" in text:
         text = unquote(text.partition("/wiki/")[2].partition("?")[0])
     text = unicodedata.normalize("NFC", clean(text)).partition("#")[0]

@@ -67,11 +67,13 @@ def graph(
     redirects: int = 0,
     apart: int = 0,
     missing: int = 0,
+    words: int = 90,
 ) -> dict[str, WikiPage]:
     """A closed graph: so many articles, `Topic 0` the first, and so many links among them.
 
     Every article can be reached from the first. `redirects` titles (`Alias 3`) lead to articles,
     and links go through them now and then; `apart` and `missing` titles are linked to besides.
+    An article has about so many `words`; from 200 on, with references, templates and a table.
     """
     if not articles - 1 <= links <= articles * (articles - 1):
         raise ValueError(f"{articles} articles cannot have {links} links and be connected")
@@ -99,14 +101,31 @@ def graph(
         linked[chance.randrange(articles)].append(f"Apart {number}")
     for number in range(missing):
         linked[chance.randrange(articles)].append(f"Missing {number}")
-    words = _WORDS.split()
     for number, name in enumerate(names):
         own = random.Random(f"{seed} {number}")
-        said = [" ".join(own.choices(words, k=30)).capitalize() + "." for _ in range(3)]
-        text = f"'''{name}'''. {said[0]}\n== History ==\n{said[1]}\n=== Later ===\n{said[2]}\n"
+        text = _text(name, linked[number], words, own)
         topics = (f"Group {number % 7}", f"Group {own.randrange(7, 40)}")
         pages[name] = WikiPage(text, tuple(linked[number]), topics, ("Pages made by a generator",))
     return pages
+
+
+def _text(name: str, links: Sequence[str], words: int, own: random.Random) -> str:
+    known = _WORDS.split()
+    said = [
+        " ".join(own.choices(known, k=30)).capitalize() + "." for _ in range(max(3, words // 30))
+    ]
+    if words < 200:
+        return f"'''{name}'''. {said[0]}\n== History ==\n{said[1]}\n=== Later ===\n{said[2]}\n"
+    box = "{{Infobox thing\n| name = " + name + "\n| kind = {{small|a thing}}\n| year = 1900\n}}\n"
+    parts = [f"{box}'''{name}'''. {said[0]}"]
+    for at, one in enumerate(said[1:], start=1):
+        if at % 3 == 1:
+            parts.append(f"== Part {at // 3 + 1} ==")
+        source = f"{{{{cite web|url=https://a.example/{at}|title={one[:20]}}}}}"
+        link = links[at % len(links)] if links else name
+        parts.append(f"{one} See [[{link}|the other]].<ref name=r{at}>{source}</ref>\n")
+    parts.append("{| class=wikitable\n! year !! number\n|-\n| 1900 || 7\n|}")
+    return "\n".join(parts)
 
 
 def ends(pages: Mapping[str, WikiPage], title: str) -> str | None:
@@ -400,7 +419,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     for name, kind, default in (
         *(("articles", int, 500), ("links", int, 6000), ("seed", int, 0), ("redirects", int, 0)),
-        *(("apart", int, 0), ("missing", int, 0), ("port", int, 0)),
+        *(("apart", int, 0), ("missing", int, 0), ("words", int, 90), ("port", int, 0)),
         *(("delay-seconds", float, 0.0), ("flaky", float, 0.0)),
     ):
         parser.add_argument(f"--{name}", type=kind, default=default)
@@ -412,6 +431,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         redirects=given.redirects,
         apart=given.apart,
         missing=given.missing,
+        words=given.words,
     )
     site = WikiSite(
         pages,

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from onceflow.clients import Extractor
+from onceflow.clients import Extracted, Extractor, Page
+from onceflow.clients._extract_child import extract
 from onceflow.pipelines.summarize import Summarize
 from onceflow.testing.llm import ScriptedLlm
 from onceflow.testing.site import FakeHttp
@@ -38,6 +39,28 @@ def database(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 async def extractor() -> AsyncIterator[Extractor]:
     async with Extractor() as shared:
         yield shared
+
+
+class InlineExtractor(Extractor):
+    """Finds the text here and now, without a child that takes a second to start."""
+
+    async def extract(
+        self,
+        page: Page | str,
+        *,
+        url: str | None = None,
+        markdown: bool = False,
+        about: bool = False,
+    ) -> Extracted:
+        assert isinstance(page, Page)
+        html = page.decoded.text
+        answer = extract({"html": html, "url": page.url, "about": about, "seconds": 10})
+        return self._result(answer, page.url)
+
+
+@pytest.fixture
+def inline_extractor() -> Extractor:
+    return InlineExtractor()
 
 
 def summarize(pages: Mapping[str, object], llm: ScriptedLlm, extractor: Extractor) -> Summarize:

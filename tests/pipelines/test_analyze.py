@@ -75,6 +75,11 @@ PAGES: Mapping[str, object] = {
 }  # fmt: skip
 
 
+@pytest.fixture
+def extractor(inline_extractor: Extractor) -> Extractor:
+    return inline_extractor
+
+
 def job(llm: Llm | None, extractor: Extractor, **more: Any) -> Analyze:
     wishes: dict[str, Any] = {"prompts": 10, "host_spacing_seconds": 0, "backoff_seconds": 0}
     wishes["refine"] = False

@@ -35,6 +35,7 @@ CHECK = Group("Check", sort_key=4)
 COMMANDS = {
     WORK: {
         "summarize": ("summarize:summarize", "Read pages, summarize each, write a digest."),
+        "analyze": ("analyze:analyze", "Find out how assistants see websites."),
         "ingest": ("ingest:ingest", "Fetch articles, find their texts, write stories when asked."),
         "expand": ("expand:expand", "Load a wiki's articles and follow their links."),
         "run": ("work:run", "Add items to your own pipeline, work on them and follow."),

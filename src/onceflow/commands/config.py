@@ -136,6 +136,35 @@ class ExpandSettings:
                 )
 
 
+@dataclass(frozen=True, slots=True)
+class AnalyzeSettings:
+    """How much of a site is read, who is asked how much, and how gently."""
+
+    pages: int = 20
+    """How many pages of a site are read at the most."""
+    prompts: int = 20
+    """How many questions are formed for a site."""
+    models: tuple[str, ...] = ()
+    """The assistants; else --model, else the model of everything."""
+    at_once: int = 4
+    """How many questions of one site are under way at once."""
+    refine: bool = True
+    """The first assistant mends the profile that the rules give: one call a site."""
+    host_spacing_seconds: float = 0.5
+    """The least time between two requests to one host."""
+    lease_seconds: float = 300.0
+    """How long after its worker's last heartbeat a site is another's."""
+
+    def __post_init__(self) -> None:
+        for name, low, high in (
+            ("pages", 1, 500), ("prompts", 10, 50), ("at_once", 1, 100),
+            ("host_spacing_seconds", 0, 3600), ("lease_seconds", 1, 1_000_000),
+        ):  # fmt: skip
+            value = getattr(self, name)
+            if not low <= value <= high:
+                raise SettingsError(f"{name} is {value}; it must be between {low} and {high}")
+
+
 def tables() -> dict[str, type]:
     """Every table of the file. The clients are imported only where somebody asks."""
     from onceflow.clients.extract import ExtractSettings
@@ -148,10 +177,11 @@ def tables() -> dict[str, type]:
         "llm": LlmSettings,
         "summarize": SummarizeSettings,
         "expand": ExpandSettings,
+        "analyze": AnalyzeSettings,
     }
 
 
-TABLES = ("engine", "fetch", "extract", "llm", "summarize", "expand")
+TABLES = ("engine", "fetch", "extract", "llm", "summarize", "expand", "analyze")
 
 
 class Config:

@@ -48,7 +48,7 @@ def ingest_jobs(
     from onceflow.pipelines.ingest import Ingest
 
     options = Options(
-        model=reading.model,
+        model=None if reading.model is None else [reading.model],
         base_url=reading.base_url,
         contact=reading.contact,
         allow_network=reading.allow_network,

@@ -36,8 +36,8 @@ READY = Group(
 class Options:
     """What a summary is like, who writes it, and how pages are read."""
 
-    model: str | None = None
-    """embedded (the default), openai:MODEL, local:smollm2 or local:PATH.gguf."""
+    model: Annotated[list[str] | None, Parameter(negative=())] = None
+    """embedded (the default), openai:MODEL, local:smollm2 or local:PATH.gguf; one for summaries."""
     base_url: str | None = None
     """The OpenAI-compatible server of openai:MODEL, such as http://localhost:11434/v1."""
     words: int | None = None
@@ -73,7 +73,9 @@ def summarize_job(common: Common, options: Options) -> Summarize:
     price = None
     if llm.price_input is not None and llm.price_output is not None:
         price = Price(llm.price_input, llm.price_output)
-    name, source = config.place("model", options.model)
+    if options.model is not None and len(options.model) > 1:
+        raise UsageError("summaries are written by one model: give --model once")
+    name, source = config.place("model", options.model[0] if options.model else None)
     try:
         model = Llm(
             name or "",
@@ -157,6 +159,10 @@ def ready_pipelines(common: Common, names: Collection[str]) -> list[Pipeline]:
     if {"summarize", "ingest"}.intersection(names):
         ingest, summarize = ingest_jobs(common, Reading(), auto_generate=False)
         found += [summarize.pipeline(), ingest.pipeline()]
+    if "analyze" in names:
+        from onceflow.commands.analyze import Asking, Assistants, analyze_job
+
+        found.append(analyze_job(common, Asking(), Assistants(), works=False).pipeline())
     if "expand" in names:
         from onceflow.commands.expand import Reach, Subject, expand_job
 

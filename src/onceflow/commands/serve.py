@@ -97,6 +97,7 @@ def serve(
     sites = Analyze(shared.http, shared.extractor, [shared.llm])
     pipelines: list[Pipeline] = [job.pipeline(), shared.pipeline(), sites.pipeline()]
     pipelines += _articles(common, reading or Reading(), worker=not no_worker)
+    pipelines += _sites(common, reading or Reading(), worker=not no_worker)
     if file is not None:
         pipelines += pipelines_of(file, ())
     flow = common.flow(*pipelines, settings=settings)
@@ -146,6 +147,18 @@ def _articles(common: Common, reading: Reading, *, worker: bool) -> list[Pipelin
         return []
     reach = Reach(contact, reading.allow_network)
     return [expand_job(common, Subject(), reach, works=worker).pipeline()]
+
+
+def _sites(common: Common, reading: Reading, *, worker: bool) -> list[Pipeline]:
+    """The analyze pipeline, where this server can work on it."""
+    from onceflow.commands.analyze import Asking, Assistants, analyze_job
+    from onceflow.commands.ready import MODELS_NEED
+
+    if worker and any(find_spec(name) is None for name in MODELS_NEED["embedded"]):
+        return []
+    model = None if reading.model is None else [reading.model]
+    assistants = Assistants(model, reading.base_url, reading.contact, reading.allow_network)
+    return [analyze_job(common, Asking(), assistants, works=worker).pipeline()]
 
 
 def _token(file: Path | None) -> str | None:

@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol
 from cyclopts import Parameter
 
 from onceflow import Flow, Pipeline, StoreUnavailable
+from onceflow.commands.analyze import Asking, Assistants, analyze_job
 from onceflow.commands.common import READY_NAMES, WORKED_BY, Common, Engine, Flag, find_run
 from onceflow.commands.expand import Reach, Subject, expand_job
 from onceflow.commands.output import INTERRUPTED, OK, SOME_FAILED, Out, UsageError, remark
@@ -711,6 +712,7 @@ def worker(
     until_eof: Annotated[bool, Flag] = False,
     verbose: Annotated[bool, Flag] = False,
     options: Options | None = None,
+    asking: Asking | None = None,
     subject: Subject | None = None,
     engine: Engine | None = None,
     common: Common | None = None,
@@ -724,7 +726,8 @@ def worker(
     Parameters
     ----------
     file
-        The Python file with your Pipelines at its top level, or `summarize`, `expand`.
+        The Python file with your Pipelines at its top level, or `summarize`, `analyze`,
+        `expand`.
     pipeline
         Only this Pipeline of the file; repeatable.
     until_eof
@@ -735,7 +738,17 @@ def worker(
     common = common or Common()
     settings = (engine or Engine()).settings(common)
     options, subject = options or Options(), subject or Subject()
-    if str(file) == "expand" and not file.exists():
+    asking = asking or Asking()
+    if str(file) in READY_NAMES and str(file) != "analyze" and not file.exists():
+        refuse_others(str(file), asking)
+    if str(file) == "analyze" and not file.exists():
+        refuse_others("analyze", options, ("model", "base_url", "contact", "allow_network"))
+        refuse_others("analyze", subject)
+        reached = Assistants(
+            options.model, options.base_url, options.contact, options.allow_network
+        )
+        flow = common.flow(analyze_job(common, asking, reached).pipeline(), settings=settings)
+    elif str(file) == "expand" and not file.exists():
         refuse_others("expand", options, ("contact", "allow_network"))
         reach = Reach(options.contact, options.allow_network)
         job = expand_job(common, subject, reach)
@@ -746,6 +759,7 @@ def worker(
     else:
         refuse_unless_ready(options)
         refuse_unless_ready(subject)
+        refuse_unless_ready(asking)
         flow = common.flow(*pipelines_of(file, pipeline or ()), settings=settings)
     return asyncio.run(_work(flow, common.out, verbose=verbose, until_eof=until_eof))
 

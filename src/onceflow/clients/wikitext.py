@@ -7,6 +7,7 @@ before, in linear time, and past `PARSE_SECONDS_MAX` the rest of an article is r
 
 from __future__ import annotations
 
+import html
 import re
 import time
 from collections.abc import Iterable, Iterator
@@ -48,9 +49,13 @@ _STYLE = re.compile(r"'{2,5}")
 _MAGIC = re.compile(r"__[A-Z]{3,30}__")
 _LIST = re.compile(r"^[*#:;]+[ \t]*", re.MULTILINE)
 _HOLLOW = re.compile(r"\([\s,;:/\u2013-]{0,20}\)|\[\s{0,20}\]")
-_SPACES = re.compile(r"[ \t\u00a0]+")
-_LINES = re.compile(r"\s*\n\s*\n\s*")
-_BEFORE_STOP = re.compile(r" +([,.;:!?)])")
+# Written so that what needs no change is not matched: single spaces, single line ends.
+_SPACES = re.compile(r"[ \t\u00a0]{2,}|[\t\u00a0]")
+_LINES = re.compile(r"\n[ \n]*\n")
+_BEFORE_STOP = re.compile(r" (?=[,.;:!?)])")
+# A link without any other markup in it: no parser is needed to find its words.
+_LINK = re.compile(r"\[\[([^\[\]{}|\n]{1,300})(?:\|([^\[\]{}|\n]{0,1000}))?\]\]")
+_PLAIN = re.compile(r"[\w ,.()-]*")
 _MARKS = re.compile(r"\{\{|\}\}|\[\[(?:[^\[\]|]{0,300}\|)?|\]\]")
 _FILE = re.compile(
     r"\.(?:jpe?g|png|svg|gif|webp|tiff?|xcf|pdf|djvu|og[agv]|opus|webm|mp[34]|mid|wav|flac|stl)$",
@@ -110,9 +115,7 @@ def sections(
         body = _tame(body)
         cut = cut or len(body) > SECTION_CHARS_MAX
         careful = time.thread_time() < until
-        heading = " ".join(_plain(_tame(title), prefixes, careful=careful).split())[
-            :HEADING_CHARS_MAX
-        ]
+        heading = _heading(title, prefixes, careful=careful)
         plain = _LIST.sub("", _plain(body[:SECTION_CHARS_MAX], prefixes, careful=careful))
         anchor = _anchor(heading, anchors) if level else ""
         found.append(Section(level, heading, anchor, plain))
@@ -186,15 +189,22 @@ def _spans(text: str, names: tuple[str, ...]) -> list[tuple[int, int]]:
     return found
 
 
+def _heading(title: str, prefixes: frozenset[str], *, careful: bool) -> str:
+    text = title if _PLAIN.fullmatch(title) else _plain(_tame(title), prefixes, careful=careful)
+    return " ".join(text.split())[:HEADING_CHARS_MAX]
+
+
 def _plain(text: str, prefixes: frozenset[str], *, careful: bool) -> str:
-    if careful and ("{{" in text or "[[" in text or "&" in text):
+    if "[[" in text:
+        text = _LINK.sub(lambda link: _link_words(link[1], link[2], prefixes), text)
+    if careful and ("{{" in text or "[[" in text):
         text = _spoken(_parse(_balanced(text)).nodes, prefixes, 0)
     else:
-        text = _MARKS.sub("", text)
+        text = html.unescape(_MARKS.sub("", text))
     text = text.replace(_LESS, "<").replace(_BRACKET, "[")
     text = _STYLE.sub("", _MAGIC.sub("", text))
     text = _HOLLOW.sub("", text)
-    text = _BEFORE_STOP.sub(r"\1", _SPACES.sub(" ", text))
+    text = _BEFORE_STOP.sub("", _SPACES.sub(" ", text))
     text = _LINES.sub("\n\n", text)
     return clean("\n".join(line.strip() for line in text.split("\n"))).strip()
 
@@ -285,7 +295,8 @@ def _spoken(nodes: Any, prefixes: frozenset[str], depth: int) -> str:
         if isinstance(node, kinds.Text):
             parts.append(node.value)
         elif isinstance(node, kinds.Wikilink):
-            parts.append(_link_words(node, prefixes, depth))
+            words = None if node.text is None else _spoken(node.text.nodes, prefixes, depth + 1)
+            parts.append(_link_words(str(node.title), words, prefixes))
         elif isinstance(node, kinds.HTMLEntity):
             parts.append(node.normalize())
         elif isinstance(node, kinds.Template):
@@ -300,14 +311,12 @@ def _spoken(nodes: Any, prefixes: frozenset[str], depth: int) -> str:
     return "".join(parts)
 
 
-def _link_words(link: Any, prefixes: frozenset[str], depth: int) -> str:
-    title = str(link.title).strip()
+def _link_words(title: str, words: str | None, prefixes: frozenset[str]) -> str:
+    title = title.strip()
     prefix, colon, rest = title.partition(":")
     if colon and prefix and (prefix.strip().lower() in prefixes or _FILE.search(rest)):
         return ""
-    if link.text is None:
-        return title.removeprefix(":")
-    return _spoken(link.text.nodes, prefixes, depth + 1)
+    return title.removeprefix(":") if words is None else words
 
 
 def _template_words(template: Any, prefixes: frozenset[str], depth: int) -> str:

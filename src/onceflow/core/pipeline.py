@@ -59,6 +59,9 @@ class Stage:
     children are then too. Only the last stage can."""
     next: str | None = None
     attempts: int | None = None
+    deaths: int | None = None
+    """How many workers may die with an item before it is failed as poison, if that is more than its
+    attempts. One that claims many items at once takes many with it, and hardly any is the cause."""
     deadline_seconds: float = 300.0
     processors: int = 10
     batch: int = 10
@@ -195,6 +198,10 @@ class Pipeline:
     def attempts_of(self, stage: Stage) -> int:
         return self.attempts if stage.attempts is None else stage.attempts
 
+    def claims_of(self, stage: Stage) -> int:
+        """How often an item is claimed in a stage at the most, until it is given up."""
+        return max(self.attempts_of(stage), stage.deaths or 0)
+
     def lane_of(self, stage: Stage, key: str) -> str:
         """The lane an item with that key has in that stage; empty where there are none."""
         return "" if stage.lane is None else stage.lane.key(key)[:LANE_CHARS_MAX] or "-"
@@ -298,6 +305,7 @@ def _check_stage(pipeline: Pipeline, stage: Stage, refuse: Callable[[str], None]
     bounds = {
         "limit": stage.limit,
         "attempts": stage.attempts,
+        "deaths": stage.deaths,
         "processors": stage.processors,
         "batch": stage.batch,
         "assign_max": stage.assign_max,

@@ -35,6 +35,8 @@ TEXT_BYTES_MAX = 8_000_000
 LINK_BYTES_MAX = 4_000_000
 """What is kept of one article, so that it fits into one stored result."""
 CALM_SECONDS_MAX = 60.0
+DEATHS = 10
+"""A worker that is killed has some hundred articles under way: that is hardly one's own fault."""
 RELEVANCE = 0.2
 OF_A_TITLE = frozenset(
     ("not_found", "invalid_title", "not_an_article", "disambiguation", "redirect_loop",
@@ -220,9 +222,9 @@ class Expand:
                 ready="discovered",
                 active="claimed",
                 processors=self.at_once,
-                batch=self.at_once,
+                deaths=DEATHS,
             ),
-            Stage(LINK, self.link, ready="loaded", active="loaded", spreads=True),
+            Stage(LINK, self.link, ready="loaded", active="loaded", spreads=True, deaths=DEATHS),
             done="processed",
             failed="failed",
             lease_seconds=self.lease_seconds,

@@ -130,7 +130,7 @@ def stage_rows(pipeline: Pipeline) -> list[dict[str, Any]]:
             "declared_limit": stage.limit,
             "lane_limit": None if stage.lane is None else stage.lane.limit,
             "lane_spacing_ms": 0 if stage.lane is None else int(stage.lane.spacing_seconds * 1000),
-            "attempts": pipeline.attempts_of(stage),
+            "attempts": pipeline.claims_of(stage),
             "lease_ms": int(pipeline.lease_seconds * 1000),
             "deadline_ms": int(stage.deadline_seconds * 1000),
         }

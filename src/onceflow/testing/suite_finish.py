@@ -540,6 +540,25 @@ class FinishSuite:
             assert last["kind"] == "failed"
             assert json.loads(last["data"])["code"] == "poison"
 
+    async def test_a_stage_may_outlive_more_deaths_than_failures(
+        self, make_store: MakeStore
+    ) -> None:
+        table = pipeline(Stage("scrape", handler, deaths=5), attempts=2)
+        async with Rig(make_store, table) as rig:
+            await rig.add(["dies", "fails"])
+            for _ in range(4):
+                await rig.beat("w")
+                await rig.lease("scrape", item=(await rig.item("dies"))["id"])
+                await rig.store.leave("w")
+                assert (await rig.store.sweep()).reclaimed == 1
+            assert (await rig.item("dies"))["phase"] == "waiting", "its last attempt is next"
+            for phase in ("waiting", "failed"):
+                rig.clock.advance(seconds=APART_MS / 1000)
+                await rig.store.sweep()
+                lease = await rig.lease("scrape", item=(await rig.item("fails"))["id"])
+                await rig.finish(lease, Failed("no", "x"))
+                assert (await rig.item("fails"))["phase"] == phase
+
     async def test_the_last_attempts_of_items_whose_worker_died_come_one_by_one(
         self, make_store: MakeStore
     ) -> None:

@@ -24,6 +24,7 @@ ROOT = Path(__file__).parent.parent
 SHOWS = {
     "children": "20 items, never more than 20",
     "gate": "'texts': 3, 'words': 21, 'failed': ['autumn: the text is empty']",
+    "own_loop": "3 processed, depth 0.67 on average\n1 failed, depth 2.00 on average",
     "cpu": "360360 completed {'factors': [2, 2, 2, 3, 3, 5, 7, 11, 13]}",
 }
 

@@ -28,6 +28,7 @@ if _TYPE_CHECKING:
     from onceflow.engine.flow import Flow, open
     from onceflow.engine.settings import Settings
     from onceflow.engine.work import Work
+    from onceflow.work_queue import WorkQueueManager as WorkQueueManager
 
 __version__ = "0.1.0"
 
@@ -61,6 +62,7 @@ _LATER = {
     "Halt": "onceflow.core.errors",
     "Settings": "onceflow.engine.settings",
     "Work": "onceflow.engine.work",
+    "WorkQueueManager": "onceflow.work_queue",
     "open": "onceflow.engine.flow",
 }
 """Where names are that are imported when first asked for: `onceflow --help` needs no engine. Those
@@ -71,6 +73,6 @@ def __getattr__(name: str) -> object:
     if name not in _LATER:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value: object = getattr(_importlib.import_module(_LATER[name]), name)
-    if name in __all__:  # the clients of a server are found here, but belong to its extra
+    if name in __all__:  # what belongs to an extra or a pipeline is found here, but not listed
         globals()[name] = value
     return value

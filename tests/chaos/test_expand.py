@@ -151,12 +151,17 @@ LARGE = {"articles": 5000, "links": 120_000, "seed": 11}
 @pytest.mark.chaos
 @pytest.mark.timeout(3600)
 async def test_a_large_expansion_with_kills(database: str, tmp_path: Path) -> None:
-    await expand_under_kills(database, tmp_path, shape=LARGE, kills=None)
+    await expand_under_kills(database, tmp_path, shape=LARGE, kills=None, least=20)
 
 
 @pytest.mark.chaos
 @pytest.mark.timeout(3600)
 async def test_a_large_expansion_with_a_budget_and_kills(database: str, tmp_path: Path) -> None:
     await expand_under_kills(
-        database, tmp_path, shape=LARGE | {"redirects": 300}, kills=None, max_articles=1234
+        database,
+        tmp_path,
+        shape=LARGE | {"redirects": 300},
+        kills=None,
+        max_articles=1234,
+        least=20,
     )

@@ -302,3 +302,8 @@ def test_every_state_is_in_the_table() -> None:
     assert {
         state for state in Expand().pipeline().states.values() if f"`{state}`" not in PAGE
     } == set()
+
+
+def test_the_loop_that_is_shown_is_the_example() -> None:
+    example = Path(__file__).parents[2] / "examples" / "own_loop.py"
+    assert example.read_text(encoding="utf-8") in PAGE

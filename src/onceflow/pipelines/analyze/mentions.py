@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 from onceflow.clients.sentences import sentences
 from onceflow.pipelines.analyze.languages import codes, common, language
 from onceflow.pipelines.analyze.shapes import Brand, How, Info, Other, Tone
+from onceflow.pipelines.analyze.words import language_of
 
 OTHERS_MAX = 20
 TEXT_CHARS_MAX = 50_000
@@ -24,7 +25,7 @@ _CYRILLIC = re.compile("[\\u0400-\\u04ff]")
 _APOSTROPHE = "['\\u2019]"
 _NAME = re.compile(
     "(?<![\\w@./-])[A-Z\\u00c0-\\u00de\\u0410-\\u042f][\\w&+'\\u2019.-]*"
-    "(?:[ ](?:(?:of|the|de|la|le|und|and|&|for|von|van) )?"
+    "(?:[ ](?:(?:of|the|de|la|le|&|von|van) )?"
     "[A-Z\\u00c0-\\u00de\\u0410-\\u042f0-9][\\w&+'\\u2019.-]*){0,3}"
 )
 _BOLD = re.compile(r"\*\*([^*\n]{2,60})\*\*|__([^_\n]{2,60})__")
@@ -139,7 +140,7 @@ def _pattern(name: str) -> re.Pattern[str]:
     if one_word and words[0].istitle():
         # "alder" is a tree and "Alder" may be a company; "ALDER" is as good.
         core = f"(?:{core}|{core.upper()})"
-    return re.compile(f"(?<![{letter}@/.]){core}{ending}(?![{letter}])", flags)
+    return re.compile(f"(?<![{letter}@/.]){core}{ending}(?![{letter}]|[.][a-z]{{2}})", flags)
 
 
 def _first_domain(text: str, domains: Iterable[str]) -> int | None:
@@ -247,6 +248,7 @@ def _others(text: str, brand: Brand, prompt: str) -> dict[str, tuple[int, str, i
         if len(re.findall(r"\w+", spelling)) <= 4:
             name(at, spelling)
     starts = _starts(text)
+    large = language_of(text) == "de"  # where every noun is written large, one alone is no name
     inner: set[str] = set()
     rest: list[tuple[int, str]] = []
     for match in _NAME.finditer(text):
@@ -256,7 +258,7 @@ def _others(text: str, brand: Brand, prompt: str) -> dict[str, tuple[int, str, i
             at, spelling = at + len(first) + 1, more
         if any(begin <= at < begin + len(said) + 2 for begin, said in strong):
             continue
-        if at in starts and " " not in spelling:
+        if (at in starts or large) and " " not in spelling:
             rest.append((at, spelling))  # any word is large there
             continue
         inner.add(spelling.lower())

@@ -25,6 +25,7 @@ PASSAGE_CHARS = 500
 PASSAGE_CHARS_LEAST = 60
 FIELD_CHARS_MAX = 300
 LIST_MAX = 20
+HOME_SHARE = 0.2
 
 _SEPARATOR = re.compile("\\s+[|·•\u2013\u2014:»«-]\\s+|\\s*[|·•»]\\s*|:\\s+")
 _EMAIL = re.compile(r"[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63}){1,4}")
@@ -83,7 +84,7 @@ def profile(site: Site) -> Info:
     main = languages[0]["code"] if languages else "en"
     name = _name(site)
     contacts, phones = _contacts(pages)
-    topics = _topics(pages, main, name, site.url)
+    topics = _topics(pages, [one["code"] for one in languages] or [main], name, site.url)
     structured = Counter(kind for page in pages for kind in types_of(page.about))
     listed: list[SitePage] = [
         {
@@ -274,8 +275,9 @@ def _tagline(home: ReadPage, name: str) -> str:
     return _line((whole or said or [""])[0], FIELD_CHARS_MAX)
 
 
-def _topics(pages: Sequence[ReadPage], code: str, name: str, url: str) -> list[Any]:
-    phrases = Phrases(code, without=[name, _label(url)])
+def _topics(pages: Sequence[ReadPage], codes: Sequence[str], name: str, url: str) -> list[Any]:
+    code = codes[0]
+    phrases = Phrases(code, without=[name, _label(url)], others=codes[1:])
     # Menus and headings that come back on every page belong to the frame.
     frame = Counter(
         text for page in pages for text in {text for _, text in page.about.get("headings", ())}
@@ -360,11 +362,14 @@ def _languages(pages: Sequence[ReadPage]) -> list[Any]:
         if code := language_of(page.text or page.title, page.language):
             counts[code] += max(1, count_words(page.text))
     total = counts.total() or 1
-    return [
+    found = [
         {"code": code, "share": round(n / total, 3)}
         for code, n in counts.most_common(LIST_MAX)
         if n * 100 >= total
     ]
+    # Who comes to a site comes to its home page: its language is the site's, if there is enough.
+    home = language_of(pages[0].text, pages[0].language)
+    return sorted(found, key=lambda one: one["code"] != home or one["share"] < HOME_SHARE)
 
 
 def _countries(site: Site, phones: Iterable[str]) -> list[str]:

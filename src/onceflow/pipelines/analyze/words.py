@@ -90,10 +90,12 @@ def fold(word: str) -> str:
 class Phrases:
     """Gathers the phrases of several pages, and says which tell most about all of them."""
 
-    def __init__(self, code: str, without: Iterable[str] = ()) -> None:
+    def __init__(self, code: str, without: Iterable[str] = (), others: Iterable[str] = ()) -> None:
         self._language = code
         known = language(code)
         self._stop = known.stop | language("en").stop | known.articles
+        for other in others:
+            self._stop |= language(other).stop
         self._articles = known.articles
         self._without = {fold(word) for text in without for word in words_of(text)}
         self._weights: Counter[str] = Counter()
@@ -131,6 +133,8 @@ class Phrases:
         """Phrases as key and form, each with the word of no meaning that stands before it."""
         if self._language == "ja":
             for match in _JAPANESE_RUN.finditer(text):
+                if match.group() in generic():
+                    continue
                 yield match.group(), match.group(), ""
             text = re.sub(r"[\u3040-\u30ff\u4e00-\u9fff]+", " ", text)
         elif self._language == "zh":

@@ -17,26 +17,27 @@ def row(
     kind: str, item: int = 1, *, fence: int = 1, attempt: int = 1, ms: int | None = None
 ) -> dict[str, object]:
     return {"pipeline": "p", "stage": "s", "kind": kind, "item": item, "fence": fence,
-            "attempt": attempt, "ms": ms}  # fmt: skip
+            "attempt": attempt, "ms": ms, "at": 1_000_000}  # fmt: skip
 
 
 def test_times_and_rates_of_a_stage() -> None:
     rows = [row("stage_finished", item, ms=item * 100) for item in range(1, 22)]
     rows += [row("retried"), row("retried"), row("failed", 90, attempt=3), row("reclaimed")]
 
-    [(name, found)] = figures_of(rows).items()
+    [(name, found)] = figures_of(rows, 1_120_000).items()
 
     assert name == "p/s"
     assert (found["p50_seconds"], found["p95_seconds"]) == (1.1, 2.0)
     assert (found["finished"], found["failed"], found["retried"]) == (21, 1, 2)
     assert found["reclaimed"] == 1
+    assert found["per_minute"] == 10.5, "21 in two minutes"
     assert found["success_rate"] == 21 / 22
     assert found["failure_rate"] == 1 / 22
     assert (found["retries_per_item"], found["retries_max"]) == (round(2 / 22, 3), 2)
 
 
 def test_an_attempt_with_several_events_finished_once() -> None:
-    [found] = figures_of([row("stage_finished", ms=10), row("its-own", ms=10)]).values()
+    [found] = figures_of([row("stage_finished", ms=10), row("its-own", ms=10)], 1_000_000).values()
 
     assert (found["finished"], found["p50_seconds"], found["p95_seconds"]) == (1, 0.01, 0.01)
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from onceflow.pipelines.analyze.charts import bar, ring
-from onceflow.pipelines.analyze.html import safe, tag, web_link
 from onceflow.pipelines.analyze.report import Report, competitors, excerpt, report_of
 from onceflow.pipelines.analyze.report_html import html
 from onceflow.pipelines.analyze.report_md import markdown
+from onceflow.pipelines.html import safe, tag, web_link
 
 BODIES = json.loads(Path(__file__).with_name("analyze_bodies.json").read_text())
 EVIL = "<script>alert('x')</script><img src=x onerror=alert(1)>\x00\ud800"

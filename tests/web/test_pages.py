@@ -82,7 +82,7 @@ def test_a_double_click_and_a_reload_add_nothing_twice(
         page.reload()
         page.reload()
         expect(page.locator(f"#job-{id} .state")).to_contain_text("READY_TO_GENERATE")
-        page.goto(f"{server.url}/")
+        page.goto(f"{server.url}/admin/add-article")
         expect(page.locator("article")).to_have_count(1)
         assert (watch.errors, watch.foreign) == ([], [])
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from statistics import mean, quantiles
 from typing import TYPE_CHECKING, Any
@@ -26,16 +26,21 @@ if TYPE_CHECKING:
 
 RECENT_EVENTS = 5_000
 """How much of the end of the history the times and rates are taken from."""
+WINDOW_MS = 300_000
+"""What is finished a minute is taken from the last five, or from as far back as was looked."""
 NOT_FINISHED = frozenset({"retried", "failed", "reclaimed"})
 
 
 async def stage_figures(store: Store, most: int = RECENT_EVENTS) -> dict[str, dict[str, Any]]:
     """Of each `pipeline/stage`: how its newest attempts ended, how long they took, how often an
     item had to be tried again."""
-    return figures_of(await store.read("recent", most=most))
+    now = (await store.read("now"))[0]["now"]
+    return figures_of(await store.read("recent", most=most), now)
 
 
-def figures_of(rows: Iterable[Row]) -> dict[str, dict[str, Any]]:
+def figures_of(rows: Sequence[Row], now: int) -> dict[str, dict[str, Any]]:
+    since = max(now - WINDOW_MS, min((row["at"] for row in rows), default=now) - 1)
+    lately: Counter[str] = Counter()
     ends: dict[str, Counter[str]] = defaultdict(Counter)
     seconds: dict[str, list[float]] = defaultdict(list)
     retries: dict[str, list[int]] = defaultdict(list)
@@ -48,12 +53,20 @@ def figures_of(rows: Iterable[Row]) -> dict[str, dict[str, Any]]:
             if lease in finished:
                 continue  # a pipeline's own kind beside the general one
             finished.add(lease)
+            lately[name] += row["at"] > since
         ends[name][kind] += 1
         if kind == "finished" and row["ms"] is not None:
             seconds[name].append(row["ms"] / 1000)
         if kind in ("finished", "failed") and row["attempt"]:
             retries[name].append(row["attempt"] - 1)
-    return {name: _of_stage(ends[name], seconds[name], retries[name]) for name in sorted(ends)}
+    minutes = max(now - since, 60_000) / 60_000
+    return {
+        name: {
+            **_of_stage(ends[name], seconds[name], retries[name]),
+            "per_minute": round(lately[name] / minutes, 1),
+        }
+        for name in sorted(ends)
+    }
 
 
 def _of_stage(ends: Counter[str], seconds: list[float], retries: list[int]) -> dict[str, Any]:

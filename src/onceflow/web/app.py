@@ -26,7 +26,7 @@ from onceflow import (
     StoreUnavailable,
 )
 from onceflow.core.errors import UnknownItem
-from onceflow.web import analyses, analysis_pages, events, items, jobs, pages, stats
+from onceflow.web import analyses, analysis_pages, dashboard, events, items, jobs, pages, stats
 from onceflow.web.desk import Desk
 from onceflow.web.feed import Feed
 from onceflow.web.guard import LOOPBACK, Guard, Rules
@@ -86,7 +86,7 @@ def create_app(
         redirect_slashes=False,
         responses={"default": {"description": "A problem", "model": ProblemOut}},
     )
-    for module in (jobs, analyses, items, events, stats, pages, analysis_pages):
+    for module in (jobs, analyses, items, events, stats, pages, analysis_pages, dashboard):
         app.include_router(module.router)
     app.mount("/static", StaticFiles(directory=pages.STATIC), name="static")
     _answer_errors(app)

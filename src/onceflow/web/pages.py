@@ -26,7 +26,15 @@ SHOWN_MAX = 50
 REFUSED_SHOWN_MAX = 10
 LATEST = 20
 WAY = ("QUEUED", "FETCHING", "EXTRACTING", "READY_TO_GENERATE", "GENERATING", "SAVED")
-NAV = (("Add article", "/admin/add-article"), ("Analyze a site", "/analysis"))
+NAV = (
+    ("Board", "/"),
+    ("Items", "/items"),
+    ("Runs", "/runs"),
+    ("Failures", "/failures"),
+    ("Processors", "/processors"),
+    ("Add article", "/admin/add-article"),
+    ("Analyze a site", "/analysis"),
+)
 """The pages there are, in the order of the rail."""
 
 router = APIRouter(include_in_schema=False)
@@ -125,11 +133,6 @@ async def the_form(request: Request) -> dict[str, str]:
 
 Form = Annotated[dict[str, str], Depends(the_form)]
 Ids = Annotated[str, Query(pattern=r"^[0-9,]*$", max_length=2000)]
-
-
-@router.get("/")
-async def home(request: Request) -> Response:
-    return back(request, "/admin/add-article")
 
 
 @router.get("/admin/add-article")

@@ -18,6 +18,7 @@ router = APIRouter()
 RATES = {
     "success_rate": "Finished of all that finished or failed for good, among the newest.",
     "failure_rate": "Failed for good of all that finished or failed, among the newest.",
+    "per_minute": "Finished a minute, over the last five.",
     "retries_per_item": "Tries beyond the first that an item needed in a stage, on average.",
 }
 

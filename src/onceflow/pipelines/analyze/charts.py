@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import cos, pi, sin
 
-from onceflow.pipelines.analyze.html import Html, tag
 from onceflow.pipelines.analyze.report import verdict
+from onceflow.pipelines.html import Html, tag
 
 
 def ring(score: float | None, label: str) -> Html:

@@ -8,7 +8,6 @@ from functools import cache
 from importlib.resources import files
 
 from onceflow.pipelines.analyze.charts import bar, ring, shares
-from onceflow.pipelines.analyze.html import Html, outside, safe, tag, web_link
 from onceflow.pipelines.analyze.report import (
     INTENT_WORDS,
     METHOD,
@@ -22,6 +21,7 @@ from onceflow.pipelines.analyze.report import (
     verdict,
 )
 from onceflow.pipelines.analyze.shapes import Answer, Score
+from onceflow.pipelines.html import Html, outside, safe, tag, web_link
 
 CONTENT_POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"

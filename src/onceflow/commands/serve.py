@@ -92,10 +92,7 @@ def serve(
     job, shared = ingest_jobs(common, reading or Reading(), auto_generate=auto_generate)
     if not no_worker:
         check_installed(shared.llm.name)
-    from onceflow.pipelines.analyze import Analyze
-
-    sites = Analyze(shared.http, shared.extractor, [shared.llm])
-    pipelines: list[Pipeline] = [job.pipeline(), shared.pipeline(), sites.pipeline()]
+    pipelines: list[Pipeline] = [job.pipeline(), shared.pipeline()]
     pipelines += _articles(common, reading or Reading(), worker=not no_worker)
     pipelines += _sites(common, reading or Reading(), worker=not no_worker)
     if file is not None:

@@ -6,17 +6,22 @@ import re
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
 import onceflow
 from onceflow import Flow
-from onceflow.clients import Embedder, FetchSettings, Wikipedia
+from onceflow.clients import Article, Embedder, FetchSettings, Wikipedia
 from onceflow.commands.config import Config
 from onceflow.pipelines.expand import Expand, titled
+from onceflow.store.base import Store
+from onceflow.store.postgres import PostgresStore
+from onceflow.store.sqlite import SqliteStore
+from onceflow.testing.clock import FakeClock
 from onceflow.testing.wiki import ALLOWED, WikiPage, WikiSite, depths, edges, ends, graph
+from onceflow.web.desk import Desk
 
 
 class FewNumbers:
@@ -265,6 +270,75 @@ async def test_a_wiki_that_refuses_pauses_all_and_fails_nothing(
         await flow.resume("expand", "load")
         await flow.drain()
         assert await flow.counts("expand") == {"processed": 1}
+
+
+async def test_depths_are_counted_for_the_api(tmp_path: Path, site: WikiSite) -> None:
+    async with onceflow.open(tmp_path / "x.db", expand(site).pipeline()) as flow:
+        desk = Desk(flow, cast(Any, None))
+        await flow.add("expand", ["Topic 0"], max_depth=1)
+        await flow.drain()
+        found = await desk.depths()
+        true = depths(site.pages, ["Topic 0"], depth_max=1)
+        assert found["expand"]["0"] == 1
+        assert found["expand"]["1"] >= len(true) - 1
+
+
+class Stuck:
+    """A wiki whose first answer comes when the test says so."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.begun = asyncio.Event()
+        self.answer = asyncio.Event()
+
+    async def load(self, title: str) -> Article:
+        self.asked.append(title)
+        self.begun.set()
+        if len(self.asked) == 1:
+            await self.answer.wait()
+        number = len(self.asked)
+        return Article(title, 1, number, "", (), (), (), ("Beyond",) if title == "Start" else ())
+
+    async def revisions(self, titles: Any) -> dict[str, int | None]:
+        return dict.fromkeys(titles)
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+async def test_an_article_that_was_taken_over_is_skipped_by_its_first_worker(
+    kind: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """The first worker still runs, but gave no sign of life for a lease."""
+    clock = FakeClock()
+
+    def store() -> Store:
+        if kind == "sqlite":
+            return SqliteStore(tmp_path / "x.db", clock=clock)
+        return PostgresStore(request.getfixturevalue("postgres_url"), clock=clock)
+
+    wiki = Stuck()
+    job = Expand(wiki, Embedder(FewNumbers()))
+    async with (
+        onceflow.open(store(), job.pipeline()) as first,
+        onceflow.open(store(), job.pipeline()) as second,
+    ):
+        await first.add("expand", ["Start"], max_depth=1)
+        first.start()
+        async with asyncio.timeout(60):
+            await wiki.begun.wait()
+        assert (await second.item("expand", "Start")).state == "claimed"
+        clock.advance(seconds=job.lease_seconds + 1)
+        await second.drain()
+        assert await second.counts("expand") == {"processed": 2}
+        wiki.answer.set()
+        await first.stop()
+        assert await second.counts("expand") == {"processed": 2}
+        item = await second.item("expand", "Start")
+        assert [row["stage"] for row in await second.results(item.id)] == ["link", "load"]
+        kinds = [event.kind async for event in second.events(item=item.id)]
+        assert "reclaimed" in kinds
+        assert kinds.count("stage_finished") == 2
+        assert wiki.asked.count("Start") >= 2, "both have asked, and one result was stored"
+        assert await second.audit() == []
 
 
 def test_a_title_has_one_spelling() -> None:

@@ -151,6 +151,7 @@ def test_health_stats_processors_and_metrics(client: httpx2.Client, url: str) ->
     assert sum(states.values()) == sum(
         row["items"] for row in stats["phases"] if row["pipeline"] == "ingest"
     )
+    assert stats["depths"] == {"expand": {}}
     assert client.get("/api/processors").json()["here"] is None
     text = client.get("/metrics").text
     assert re.search(r'^onceflow_items\{pipeline="ingest",state="QUEUED"\} \d+$', text, re.M)

@@ -114,7 +114,7 @@ class ExpandSettings:
     """Links of other articles are not followed; * stands for anything."""
     about: str | None = None
     """Links of articles that are not like this text are not followed."""
-    relevance: float = 0.2
+    relevance: float = 0.15
     """How like an article must be, between -1 and 1."""
     embed_model: str = "embedded"
     """What makes the sections' vectors: embedded, or openai:MODEL."""

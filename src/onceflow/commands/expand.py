@@ -40,7 +40,7 @@ class Subject:
     about: str | None = None
     """Follow links only from articles whose text is like this one in meaning."""
     relevance: float | None = None
-    """How like, between -1 and 1; else 0.2."""
+    """How like, between -1 and 1; else 0.15."""
     connections: int | None = None
     """Requests that one process has under way at once; else 2."""
 

@@ -37,7 +37,7 @@ LINK_BYTES_MAX = 4_000_000
 CALM_SECONDS_MAX = 60.0
 DEATHS = 10
 """A worker that is killed has some hundred articles under way: that is hardly one's own fault."""
-RELEVANCE = 0.2
+RELEVANCE = 0.15
 OF_A_TITLE = frozenset(
     ("not_found", "invalid_title", "not_an_article", "disambiguation", "redirect_loop",
      "wiki_error", "too_large")

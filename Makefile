@@ -91,7 +91,8 @@ live: setup ## run what needs nginx, a thousand real pages or a model's weights;
 	$(BIN)/python -m pytest -m live tests/live $(ARGS)
 
 live-wiki: setup ## compare what we read with a real MediaWiki's own account; two minutes
-	@test -e /usr/share/mediawiki/api.php || { test "$$(id -u)" = 0 && apt-get install -y -qq \
+	@test -e /usr/share/mediawiki/api.php || { test "$$(id -u)" = 0 && apt-get update -qq && \
+	DEBIAN_FRONTEND=noninteractive apt-get install -y -qq \
 	--no-install-recommends mediawiki php-cli php-sqlite3 >/dev/null; } || \
 	echo "no MediaWiki: on Debian, apt-get install --no-install-recommends mediawiki php-cli" \
 	"php-sqlite3; its tests are skipped" >&2

@@ -1,15 +1,18 @@
 """Section 4 of the hostile cases, the wiki's part: odd titles, monstrous articles, circles."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 
-from onceflow.clients import Article, FetchSettings, Wikipedia
+import onceflow
+from onceflow.clients import Article, Embedder, FetchSettings, Wikipedia
 from onceflow.clients import wikipedia as module
 from onceflow.clients.wikitext import SECTIONS_MAX
 from onceflow.core.errors import Permanent
+from onceflow.pipelines.expand import Expand
 from onceflow.testing.wiki import ALLOWED, WikiPage, WikiSite
 
 
@@ -135,3 +138,57 @@ async def test_D24_a_circle_of_redirects_ends_and_both_are_told() -> None:
         ended = await asyncio.gather(*(outcome(wiki, title) for title in pages))
         assert list(ended) == ["redirect_loop"] * 3 + ["A"]
         assert wiki.requests == 1
+
+
+class OneNumber:
+    """An embedding model that costs nothing."""
+
+    name = "one"
+
+    async def vectors(self, texts: Sequence[str]) -> list[list[float]]:
+        return [[1.0, float(len(text))] for text in texts]
+
+    async def close(self) -> None: ...
+
+
+async def expanded(tmp_path: Path, pages: Mapping[str, WikiPage], *seeds: str) -> dict[str, str]:
+    """What became of every title: the error's code, or its state. The audit finds nothing."""
+    async with wiki_of(pages) as wiki:
+        table = Expand(wiki, Embedder(OneNumber())).pipeline()
+        async with onceflow.open(tmp_path / "expand.db", table) as flow:
+            await flow.add(table, seeds)
+            await flow.drain()
+            assert await flow.audit() == []
+            items = await flow.items(table, limit=1000)
+            return {item.key: item.error_code or item.state for item in items}
+
+
+async def test_D22_odd_titles_are_keys_of_their_own(tmp_path: Path) -> None:
+    pages = {title: WikiPage(f"about {title}") for title in ODD}
+    ended = await expanded(tmp_path, {"Start": WikiPage("x", tuple(pages)), **pages}, "Start")
+    assert ended == dict.fromkeys(["Start", *pages], "processed")
+
+
+async def test_D23_circles_of_links_and_categories_end(tmp_path: Path) -> None:
+    loop = ("Loop one", "Loop two")
+    pages = {
+        "A": WikiPage("a", ("A", "B"), loop),
+        "B": WikiPage("b", ("A", "B", "C"), loop),
+        "C": WikiPage("c", ("A",), loop),
+        "Category:Loop one": WikiPage("x", ("A",), ("Loop two",), namespace=14),
+        "Category:Loop two": WikiPage("y", ("A",), ("Loop one",), namespace=14),
+    }
+    assert await expanded(tmp_path, pages, "A") == dict.fromkeys("ABC", "processed")
+
+
+async def test_D24_both_titles_of_a_circle_are_recorded(tmp_path: Path) -> None:
+    pages = {
+        "A": WikiPage("a", ("This", "That")),
+        "This": WikiPage(redirect="That"),
+        "That": WikiPage(redirect="This"),
+    }
+    assert await expanded(tmp_path, pages, "A") == {
+        "A": "processed",
+        "This": "redirect_loop",
+        "That": "redirect_loop",
+    }

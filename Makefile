@@ -28,7 +28,10 @@ PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3
 help: ## show this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1	/' | expand -t 14
 
-setup: $(VENV)/.installed ## make .venv with everything in it; does nothing when it is up to date
+# The scripts of the graph page. Without them the page says so, and all else works.
+VENDOR := src/onceflow/web/static/vendor/.installed
+
+setup: $(VENV)/.installed $(VENDOR) ## make .venv with everything in it; does nothing when it is up to date
 
 # $(1) is the environment, $(2) the pinned requirements.
 define install
@@ -44,6 +47,13 @@ endef
 
 $(VENV)/.installed: requirements/dev.txt pyproject.toml
 	$(call install,$(VENV),requirements/dev.txt)
+
+$(VENDOR): assets/package-lock.json scripts/vendor.py | $(VENV)/.installed
+	@command -v npm >/dev/null || $(BIN)/python -m pip install --quiet --disable-pip-version-check \
+	  --require-hashes -r requirements/node.txt || true
+	@mkdir -p $(@D)
+	@$(BIN)/python -m scripts.vendor && touch $@ || echo "the graph page goes without its picture" \
+	  "until \`make setup\` can fetch sigma and graphology from npm" >&2
 
 $(BENCH_VENV)/.installed: requirements/bench.txt pyproject.toml
 	$(call install,$(BENCH_VENV),requirements/bench.txt)
@@ -119,3 +129,4 @@ lock: ## pin requirements/*.in into requirements/*.txt
 	$(LOCK_VENV)/bin/python -m pip install --quiet uv==$(UV_VERSION)
 	cd requirements && $(LOCK) dev.in --output-file dev.txt
 	cd requirements && $(LOCK) --constraints dev.txt bench.in --output-file bench.txt
+	cd requirements && $(LOCK) node.in --output-file node.txt

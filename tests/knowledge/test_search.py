@@ -238,7 +238,12 @@ async def test_a_killed_feeder_leaves_nothing_that_counts(
                 index.add(_articles(3, 2, np.random.default_rng(3)), 99, None)
             monkeypatch.setattr(index_module, "write_json", write)
             assert read_manifest(search.folder) is None
+            for name in (".index.json.ab12.new", ".graph.json.ab12.new", "graph.draft"):
+                (search.folder / name).touch()
             await search.catch_up()
+            drafts = {path.name for path in search.folder.glob("*") if "index" not in path.name}
+            assert {".graph.json.ab12.new", "graph.draft"} <= drafts  # another's
+            assert not list(search.folder.glob(".index*"))
             status = await search.status()
             assert status is not None
             assert status.sections == 8

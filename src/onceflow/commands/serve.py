@@ -16,6 +16,7 @@ from onceflow import Pipeline
 from onceflow.commands.common import Common, Engine, Flag
 from onceflow.commands.config import Config
 from onceflow.commands.ingest import Reading, ingest_jobs
+from onceflow.commands.knowledge import folder
 from onceflow.commands.output import INTERRUPTED, OK, UsageError
 from onceflow.commands.program import pipelines_of
 from onceflow.commands.ready import check_installed
@@ -104,7 +105,7 @@ def serve(
     from onceflow.web.server import listen, make_server
 
     hosts = [*(allow_host or ()), *([] if host in ANY else [host])]
-    app = create_app(flow, worker=not no_worker, token=token, hosts=hosts)
+    app = create_app(flow, worker=not no_worker, token=token, hosts=hosts, knowledge=folder(common))
     try:
         listening = listen(host, port)
     except OSError as error:

@@ -14,7 +14,7 @@ import os
 import struct
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass
 from hashlib import blake2b
 from importlib.util import find_spec
@@ -42,19 +42,23 @@ from onceflow.knowledge.place import folder_of, held, read_json, witness_of, wri
 
 FORMAT = 1
 CHILD = Path(__file__).with_name("_graph_child.py")
-FILE, MARK, LOCK = "graph.lbug", "graph.json", "graph.lock"
+FILE, DRAFT, MARK, LOCK = "graph.lbug", "graph.draft", "graph.json", "graph.lock"
 ANSWER_BYTES_MAX = 64 * 1024 * 1024
 APPLY_SECONDS = 600.0
 HELD_SECONDS = 5.0
 WAIT_SECONDS = 0.05
 FOLLOW_SECONDS = 1.0
+QUIET_SECONDS = 30.0
 SECONDS_DEFAULT = 10.0
 ROWS_DEFAULT = 1000
 PAGE = 500
-RECONCILE_TRIES = 3
 NO_TIME = -1
 """Not null: a column of nothing but nulls would have no type."""
 INSTALL = "the graph needs ladybug: pip install 'onceflow[graph]'"
+
+
+Question = tuple[str, Mapping[str, Any] | None]
+"""Cypher and its parameters."""
 
 
 class GraphError(OnceflowError):
@@ -67,6 +71,10 @@ class GraphMissing(GraphError):
 
 class _Gone(GraphError):
     """The child process ended without an answer."""
+
+
+class _Busy(GraphError):
+    """The file cannot be opened for writing: somebody reads it for longer than one waits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +129,14 @@ class Graph:
         self._writer: _Child | None = None
         self._asking = asyncio.Lock()
         self._seq = 0
+        self._reconciled: tuple[int, int] | None = None
         self.rebuilt = 0
         """How often all of it was made again."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether this process writes to it."""
+        return self._writer is not None
 
     @property
     def _file(self) -> Path:
@@ -135,7 +149,11 @@ class Graph:
         the file, and does that."""
         async with self._owned(wait_seconds) as got:
             if got:
-                await self._advance()
+                self._reconciled = None
+                try:
+                    await self._advance()
+                except _Busy:
+                    return False
             return got
 
     async def rebuild(self) -> None:
@@ -147,14 +165,30 @@ class Graph:
             await self._advance()
 
     async def follow(self, over: asyncio.Event) -> None:
-        """Keep it up to date until `over`, whenever nobody else does."""
+        """Keep it up to date until `over`, whenever there is something new and nobody else does.
+        The file is closed again after a quiet while."""
         while not over.is_set():
-            async with self._owned(0) as got:
-                while got and not over.is_set():
-                    with suppress(_Gone):  # the file is made again the next time
-                        await self._advance()
-                    await _until(over, FOLLOW_SECONDS)
+            if await self._is_behind():
+                async with self._owned(0) as got:
+                    quiet = 0.0
+                    while got and not over.is_set() and quiet < QUIET_SECONDS:
+                        quiet = 0.0 if await self._advanced() else quiet + FOLLOW_SECONDS
+                        if quiet and self._writer is None:
+                            break
+                        await _until(over, FOLLOW_SECONDS)
             await _until(over, FOLLOW_SECONDS)
+
+    async def _advanced(self) -> bool:
+        try:
+            return await self._advance()
+        except (_Gone, _Busy):  # it is made again, or asked again, the next time
+            return True
+
+    async def _is_behind(self) -> bool:
+        mark = read_json(self.folder / MARK)
+        seq = int(mark.get("seq") or 0) if mark.get("digest") and self._file.exists() else 0
+        async with aclosing(self._flow.events(after=seq, pipeline=NAME)) as events:  # type: ignore[type-var]  # it is a generator
+            return await anext(events, None) is not None
 
     @asynccontextmanager
     async def _owned(self, wait_seconds: float) -> AsyncIterator[bool]:
@@ -175,8 +209,9 @@ class Graph:
             await asyncio.sleep(WAIT_SECONDS)
         yield False
 
-    async def _advance(self) -> None:
-        """From where the file is to what is committed."""
+    async def _advance(self) -> bool:
+        """From where the file is to what is committed. Whether that was any way at all."""
+        before = self._seq, self.rebuilt
         if self._writer is not None and not self._writer.is_alive:
             self._writer = None
         if self._writer is None:
@@ -189,12 +224,11 @@ class Graph:
                 self._seq = int(mark["seq"])
         try:
             await self._take_in()
-            for _ in range(RECONCILE_TRIES):
-                if not await self._reconcile():
-                    break
+            await self._reconcile()
         except _Gone:
             self._writer = None
             raise
+        return before != (self._seq, self.rebuilt)
 
     async def _take_in(self) -> None:
         async for change in changes(self._flow, self._seq):
@@ -231,15 +265,18 @@ class Graph:
             self._note()
         return True
 
-    async def _reconcile(self) -> bool:
-        """Whether states and depths had to be put right. A shorter way to an article changes its
-        depth without an event of its own."""
+    async def _reconcile(self) -> None:
+        """Put right which states and depths differ. A shorter way to an article changes its depth
+        without an event of its own."""
+        if self._reconciled == (self._seq, self.rebuilt):
+            return
         here = await self.store_counts()
+        self._reconciled = self._seq, self.rebuilt
         if self._writer is None and read_json(self.folder / MARK).get("counts") == _listed(here):
-            return False
+            return
         there = await self._graph_counts()
         if here == there:
-            return False
+            return
         known = {
             row[0]: row[1:]
             for row in (
@@ -250,7 +287,7 @@ class Graph:
             ).rows
         }
         states = await states_of(self._flow)
-        after, changed = 0, False
+        after = 0
         while page := await self._flow.items(NAME, after=after, limit=PAGE):
             after = page[-1].id
             wrong = [
@@ -260,11 +297,9 @@ class Graph:
                 and known.get(item.id) != (item.state, item.depth)
             ]
             if wrong:
-                changed = True
                 ids = json.dumps(wrong)
                 rows = await self._flow.store.read("items_by_id", ids=ids)
                 await self._apply([article_of(row, states) for row in rows], (), None)
-        return changed
 
     async def store_counts(self) -> dict[tuple[str, int], int]:
         """How many articles there are in each state and depth, by the database."""
@@ -290,8 +325,8 @@ class Graph:
         seq = (await self._flow.store.read("last_event"))[0]["seq"]
         witness = await witness_of(self._flow)
         self.folder.mkdir(parents=True, exist_ok=True)
-        _remove(self.folder, ".graph.new")
-        draft = self.folder / ".graph.new"
+        _remove(self.folder, DRAFT)
+        draft = self.folder / DRAFT
         child = self._writer = await _Child.started()
         await child.ask({"do": "open", "path": str(draft), "read_only": False, "make": True}, 60)
         self.rebuilt += 1
@@ -318,10 +353,20 @@ class Graph:
 
     async def _open_writer(self) -> _Child:
         if self._writer is None:
-            self._note(is_whole=False)  # until it is closed
-            self._writer = await _Child.started()
             request = {"do": "open", "path": str(self._file), "read_only": False}
-            await self._writer.ask(request, 60)
+            child = await _Child.started()
+            tries = int(HELD_SECONDS / WAIT_SECONDS)
+            for left in reversed(range(tries)):
+                try:
+                    await child.ask(request, 60)
+                    break
+                except GraphError as error:
+                    if isinstance(error, _Gone) or "lock" not in str(error).lower() or not left:
+                        await child.end()
+                        raise _Busy(f"{self._file} cannot be opened: {error}") from None
+                await asyncio.sleep(WAIT_SECONDS)  # somebody reads; a query has an end
+            self._writer = child
+            self._note()  # it is not whole until it is closed
         return self._writer
 
     async def _close(self) -> None:
@@ -347,13 +392,10 @@ class Graph:
         if writer is not None:
             await writer.end()
 
-    def _note(self, *, is_whole: bool = False) -> None:
-        """Where we are, for whoever asks how far behind the graph is."""
-        if self.folder.exists():
-            mark = read_json(self.folder / MARK)
-            kept = {"digest": mark.get("digest")} if is_whole else {}
-            now = {"format": FORMAT, "seq": self._seq, "witness": mark.get("witness"), **kept}
-            write_json(self.folder / MARK, now)
+    def _note(self) -> None:
+        """Where we are, for whoever asks how far behind the graph is; without a digest."""
+        witness = read_json(self.folder / MARK).get("witness")
+        write_json(self.folder / MARK, {"format": FORMAT, "seq": self._seq, "witness": witness})
 
     def _sign(self, witness: list[Any] | None, counts: list[list[Any]]) -> None:
         write_json(
@@ -391,6 +433,11 @@ class Graph:
         rows_max: int = ROWS_DEFAULT,
     ) -> Rows:
         """The rows of one query that was judged before, in a process that is ended in time."""
+        return (await self._read([(cypher, parameters)], seconds, rows_max))[0]
+
+    async def _read(self, queries: Sequence[Question], seconds: float, rows_max: int) -> list[Rows]:
+        """In a process of their own, which lets go of the file at once: no writer can open it
+        while somebody reads."""
         if not is_installed():
             raise GraphMissing(INSTALL)
         if not self._file.exists():
@@ -398,13 +445,14 @@ class Graph:
         child = await _Child.started()
         try:
             await child.ask({"do": "open", "path": str(self._file), "read_only": True}, 60)
-            request = _query(cypher, parameters, seconds, rows_max)
-            try:
-                return _rows(await child.ask(request, seconds + 1))
-            except TimeoutError:
-                raise GraphError(
-                    f"the query took longer than {seconds:g} seconds and was ended"
-                ) from None
+            return [
+                _rows(await child.ask(_query(cypher, given, seconds, rows_max), seconds + 1))
+                for cypher, given in queries
+            ]
+        except TimeoutError:
+            raise GraphError(
+                f"the query took longer than {seconds:g} seconds and was ended"
+            ) from None
         finally:
             await child.end()
 
@@ -420,9 +468,15 @@ class Graph:
         self, cypher: str, parameters: Mapping[str, Any] | None = None, *, rows_max: int = 100_000
     ) -> Rows:
         """A query of our own, answered by whichever process is at hand."""
-        if self._writer is not None and self._writer.is_alive:
-            return await self._trusted(cypher, parameters, rows_max=rows_max)
-        return await self.query(cypher, parameters, seconds=60, rows_max=rows_max)
+        return (await self.ask_all((cypher, parameters), rows_max=rows_max))[0]
+
+    async def ask_all(self, *queries: Question, rows_max: int = 100_000) -> list[Rows]:
+        """Several queries of our own."""
+        if self._writer is not None and self._writer.is_alive and self._file.exists():
+            return [
+                await self._trusted(cypher, given, rows_max=rows_max) for cypher, given in queries
+            ]
+        return await self._read(queries, 60, rows_max)
 
 
 class _Child:

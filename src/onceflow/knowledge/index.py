@@ -8,6 +8,7 @@ an article has all of its sections; what older ones have of it is passed over.
 from __future__ import annotations
 
 import io
+import re
 import secrets
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
@@ -33,6 +34,8 @@ GARBAGE_MAX = 0.25
 READ_AGAIN = 3
 NEAR = 1e-4
 """How far two scores of 32-bit arithmetic may be off: whatever is so near is scored again."""
+DRAFT = re.compile(r"\.(index\.json|[0-9a-f]{12}\.(f32|rows))\.[0-9a-f]+\.new")
+"""A file of ours that was not finished. The graph's files in the same folder are not ours."""
 NOTHING = -1
 """The section number that says: of this article there is nothing to find."""
 
@@ -241,7 +244,7 @@ class LocalIndex:
         named = {one.name for one in self.manifest.segments}
         for path in self.folder.iterdir():
             left = path.suffix in (".f32", ".rows") and path.stem not in named
-            if left or (path.suffix == ".new" and path.name.startswith(".")):
+            if left or DRAFT.fullmatch(path.name):
                 path.unlink(missing_ok=True)
 
     def forget(self) -> None:

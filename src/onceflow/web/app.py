@@ -6,6 +6,7 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -26,7 +27,17 @@ from onceflow import (
     StoreUnavailable,
 )
 from onceflow.core.errors import UnknownItem
-from onceflow.web import analyses, analysis_pages, dashboard, events, items, jobs, pages, stats
+from onceflow.web import (
+    analyses,
+    analysis_pages,
+    dashboard,
+    events,
+    graph,
+    items,
+    jobs,
+    pages,
+    stats,
+)
 from onceflow.web.desk import Desk
 from onceflow.web.feed import Feed
 from onceflow.web.guard import LOOPBACK, Guard, Rules
@@ -51,6 +62,7 @@ def create_app(
     ping_seconds: float = 15.0,
     streams_max: int = 500,
     body_seconds: float = 10.0,
+    knowledge: Path | None = None,
 ) -> FastAPI:
     """An app over a database, or over a flow that is not open yet. With `worker` it also works."""
     flow = (
@@ -68,8 +80,10 @@ def create_app(
             reading = asyncio.create_task(feed.run())
             if worker:
                 flow.start()
+            app.state.knowledge = graph.Knowledge(flow, knowledge)
             try:
-                yield
+                async with app.state.knowledge.kept():
+                    yield
             finally:
                 feed.close()
                 reading.cancel()
@@ -86,7 +100,7 @@ def create_app(
         redirect_slashes=False,
         responses={"default": {"description": "A problem", "model": ProblemOut}},
     )
-    for module in (jobs, analyses, items, events, stats, pages, analysis_pages, dashboard):
+    for module in (jobs, analyses, items, events, stats, graph, pages, analysis_pages, dashboard):
         app.include_router(module.router)
     app.mount("/static", StaticFiles(directory=pages.STATIC), name="static")
     _answer_errors(app)

@@ -34,6 +34,7 @@ NAV = (
     ("Processors", "/processors"),
     ("Add article", "/admin/add-article"),
     ("Analyze a site", "/analysis"),
+    ("Graph", "/graph"),
 )
 """The pages there are, in the order of the rail."""
 

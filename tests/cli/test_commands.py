@@ -218,6 +218,10 @@ def test_status_counts_by_pipeline_and_state(filled: Call) -> None:
     assert {row["error_code"] for row in found["failures"]} == {"gone", "timeout"}
     assert "news: 5 items (3 completed, 2 failed)" in text or "2 failed, 3 completed" in text
     assert "the page is gone" in text
+    recent = found["pipelines"]["news"]["stages"]["fetch"]["recent"]
+    assert (recent["failed"], recent["p50_seconds"] >= 0) == (2, True)
+    assert "% succeed" in text
+    assert found["refused"] == dict.fromkeys(found["refused"], 0), "nobody works now"
 
 
 def test_items_are_listed_by_every_filter(filled: Call) -> None:

@@ -1,4 +1,4 @@
-"""Analysis jobs over HTTP, on both stores: submit, look, read the report; and their pages."""
+"""Analysis jobs over HTTP: submit, look, read the report; and their pages."""
 
 import asyncio
 import json
@@ -34,8 +34,16 @@ async def serving(
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
-async def place(request: pytest.FixtureRequest, fresh: Fresh) -> AsyncIterator[Any]:
+async def either(request: pytest.FixtureRequest, fresh: Fresh) -> AsyncIterator[Any]:
+    """On each store in turn: what writes, or asks for what only a store can tell."""
     with fresh(request.param) as (_, database):
+        async with serving(database) as found:
+            yield found
+
+
+@pytest.fixture
+async def place(fresh: Fresh) -> AsyncIterator[Any]:
+    with fresh("sqlite") as (_, database):
         async with serving(database) as found:
             yield found
 
@@ -52,8 +60,8 @@ def kind_of(answer: httpx2.Response) -> tuple[int, str]:
     return answer.status_code, answer.json()["type"].rpartition(":")[2]
 
 
-async def test_a_site_is_accepted_once(place: Any) -> None:
-    client, flow = place
+async def test_a_site_is_accepted_once(either: Any) -> None:
+    client, flow = either
     first = await client.post("/api/analysis-jobs", json={"url": SITE})
     again = await client.post("/api/analysis-jobs", json={"url": SITE})
 
@@ -66,8 +74,8 @@ async def test_a_site_is_accepted_once(place: Any) -> None:
     assert len(await flow.items("analyze")) == 1
 
 
-async def test_a_key_gives_the_same_answer_again_and_is_for_one_body(place: Any) -> None:
-    client, _ = place
+async def test_a_key_gives_the_same_answer_again_and_is_for_one_body(either: Any) -> None:
+    client, _ = either
     headers = {"Idempotency-Key": "k1"}
     answers = await asyncio.gather(
         *(client.post("/api/analysis-jobs", json={"url": SITE}, headers=headers) for _ in range(4))
@@ -118,8 +126,8 @@ async def test_a_job_without_a_report_says_why(place: Any) -> None:
     assert job["error"]["class"] == "permanent"
 
 
-async def test_jobs_are_listed_by_state_page_by_page(place: Any) -> None:
-    client, flow = place
+async def test_jobs_are_listed_by_state_page_by_page(either: Any) -> None:
+    client, flow = either
     await finished(flow, GONE, *(f"https://{at}.test/" for at in range(3)))
     page = (
         await client.get("/api/analysis-jobs", params={"state": "completed", "limit": 2})

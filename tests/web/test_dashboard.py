@@ -57,8 +57,16 @@ async def serving(
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
-async def place(request: pytest.FixtureRequest, fresh: Fresh) -> AsyncIterator[Any]:
+async def either(request: pytest.FixtureRequest, fresh: Fresh) -> AsyncIterator[Any]:
+    """On each store in turn: what asks for what only a store can tell."""
     with fresh(request.param) as (_, database):
+        async with serving(database, Desk()) as found:
+            yield found
+
+
+@pytest.fixture
+async def place(fresh: Fresh) -> AsyncIterator[Any]:
+    with fresh("sqlite") as (_, database):
         async with serving(database, Desk()) as found:
             yield found
 
@@ -91,8 +99,8 @@ async def test_every_page_is_there_when_there_is_nothing(place: Any) -> None:
     assert "No worker is at work" in (await shown(client, "/")).text
 
 
-async def test_the_board_counts_by_stage_and_phase(place: Any) -> None:
-    client, flow = place
+async def test_the_board_counts_by_stage_and_phase(either: Any) -> None:
+    client, flow = either
     await filled(flow)
     page = await shown(client, "/")
 
@@ -137,8 +145,8 @@ async def test_an_items_page_has_its_attempts_results_timeline_and_buttons(place
     assert (await flow.item(None, ids["c"])).phase == "cancelled"
 
 
-async def test_failures_are_grouped_and_tried_again_together(place: Any) -> None:
-    client, flow = place
+async def test_failures_are_grouped_and_tried_again_together(either: Any) -> None:
+    client, flow = either
     await flow.add("desk", ["gone-1", "gone-2", "fine"])
     await flow.drain()
     page = await shown(client, "/failures")

@@ -14,6 +14,7 @@ import onceflow
 from onceflow import Pipeline
 from onceflow.clients import Llm
 from onceflow.clients.local import PACKAGED, load
+from onceflow.pipelines.analyze import Analyze
 from onceflow.pipelines.summarize import Summarize
 from onceflow.testing.site import FakeHttp
 
@@ -167,3 +168,26 @@ async def test_three_pages_in_this_process(tmp_path: Path) -> None:
     assert all(one["summary"].strip() for one in summaries)
     assert not any(one["tokens_estimated"] for one in summaries)
     assert digest["digest"].strip()
+
+
+async def test_a_real_assistant_is_asked_about_a_site(peer: Any, tmp_path: Path) -> None:
+    """Its answers are what a small model says; that they are asked for, kept and judged is ours."""
+    site = "http://harbour.test/"
+    pages = FakeHttp({site: page(0).replace("The harbour</title>", "Harbour Trust</title>")})
+    base_url = f"{peer.listening_address}/v1"
+    async with Llm("openai:smollm2", base_url=base_url, api_key="peer-key") as llm:
+        table = Analyze(pages, models=[llm], prompts=10, host_spacing_seconds=0).pipeline()
+        async with onceflow.open(tmp_path / "analyze.db", table) as flow:
+            await flow.add(table, [site])
+            await flow.drain()
+            item = await flow.item(table, site)
+            assert item.state == "completed", item.error
+            found = {row["stage"]: row["body"] for row in await flow.results(item.id)}
+    profile, result = found["website-analysis"], found["model-analysis"]
+    # What it makes of the profile fits the schema, or the rules' own is kept with a note.
+    assert profile["method"] == "rules+openai:smollm2" or "by rules alone" in profile["notes"][-1]
+    assert len(result["answers"]) == len(found["prompt-forming"]["prompts"])
+    assert all(one["text"].strip() and one["tokens"] > 0 for one in result["answers"])
+    assert 0 <= result["scores"]["visibility"] <= 100
+    branded = {one["n"] for one in found["prompt-forming"]["prompts"] if one["branded"]}
+    assert branded

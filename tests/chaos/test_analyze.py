@@ -105,7 +105,7 @@ async def claims(flow: Flow, stage: str) -> Counter[str]:
 
 
 async def analyze_under_kills(
-    database: str, folder: Path, *, sites: int, workers: int, kills: int
+    database: str, folder: Path, *, sites: int, workers: int, kills: int, seconds: float
 ) -> None:
     chance = random.Random(SEED)
     town = Town(sites)
@@ -129,7 +129,7 @@ async def analyze_under_kills(
                         crew.kill([chance.choice(busy)])
                         crew.command("worker", "analyze", *SHORT)
                         killed += 1
-                    await asyncio.sleep(chance.uniform(0.2, 1.5))
+                    await asyncio.sleep(chance.uniform(0.2 * seconds, seconds))
                 await until(over, "every site is settled", crew, seconds=600)
                 crew.stop()
                 states: Counter[str] = Counter()
@@ -162,7 +162,8 @@ async def test_a_few_sites_with_killed_workers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "none")
-    await analyze_under_kills(str(tmp_path / "x.db"), tmp_path, sites=6, workers=2, kills=1)
+    database = str(tmp_path / "x.db")
+    await analyze_under_kills(database, tmp_path, sites=6, workers=2, kills=1, seconds=1.0)
 
 
 @pytest.mark.chaos
@@ -171,4 +172,4 @@ async def test_a_hundred_sites_with_kills(
     database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "none")
-    await analyze_under_kills(database, tmp_path, sites=100, workers=4, kills=15)
+    await analyze_under_kills(database, tmp_path, sites=100, workers=4, kills=12, seconds=6.0)

@@ -23,7 +23,7 @@ PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3
 	then echo $$python; break; fi; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check lint bench bench-pages bench-wiki bench-setup sim chaos live live-wiki lock format
+.PHONY: help setup demo test check lint bench bench-search bench-pages bench-wiki bench-setup sim chaos live live-wiki lock format
 
 help: ## show this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1	/' | expand -t 14
@@ -112,6 +112,9 @@ bench-setup: $(BENCH_VENV)/.installed ## make .venv-bench, with the peers in it
 
 bench: bench-setup ## measure Onceflow beside raw SQL and its peers
 	$(BENCH_VENV)/bin/python -m bench $(ARGS)
+
+bench-search: setup ## measure the CPU of a search by meaning over 100,000 sections
+	$(BIN)/python -m bench.search $(ARGS)
 
 bench-pages: bench-setup ## measure pages a second beside aiohttp, Scrapy and a plain loop
 	$(BENCH_VENV)/bin/python -m bench.pages $(ARGS)

@@ -114,6 +114,7 @@ class LocalIndex:
         segments = self.manifest.segments
         self._rows = [self._rows_of(segment) for segment in segments]
         self._vectors = [self._vectors_of(segment) for segment in segments]
+        self._lives: dict[int, NDArray[np.bool_]] = {}
         self._dead: list[NDArray[np.bool_] | None] = [None] * len(segments)
         newer: set[int] = set()
         for at in reversed(range(len(segments))):
@@ -152,9 +153,12 @@ class LocalIndex:
         return dict(sorted(found.items(), key=lambda pair: (-pair[1], pair[0])))
 
     def _live(self, at: int) -> NDArray[np.bool_]:
-        live: NDArray[np.bool_] = self._rows[at]["n"] != NOTHING
-        dead = self._dead[at]
-        return live if dead is None else live & ~dead
+        known = self._lives.get(at)
+        if known is None:
+            known = self._rows[at]["n"] != NOTHING
+            dead = self._dead[at]
+            self._lives[at] = known = known if dead is None else known & ~dead
+        return known
 
     # --- search ---
 

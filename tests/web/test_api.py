@@ -3,6 +3,7 @@
 import json
 import re
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -161,7 +162,8 @@ def test_health_stats_processors_and_metrics(client: httpx2.Client, url: str) ->
 def test_a_server_that_works_says_so(busy: Place) -> None:
     with busy.client() as client:
         assert client.get("/health").json()["worker"] is True
-        processors = client.get("/api/processors").json()
+        while not (processors := client.get("/api/processors").json())["workers"]:
+            time.sleep(0.1)  # its first heartbeat is on its way
         assert {one["stage"] for one in processors["here"]["processors"]} >= {"fetch", "generate"}
         [worker] = processors["workers"]
         assert (worker["ended"], worker["report"]["healthy"]) == (False, True)

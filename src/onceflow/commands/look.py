@@ -193,7 +193,8 @@ def _figures_line(row: Mapping[str, Any]) -> str:
         if recent["retries_per_item"]:
             words.append(f"{recent['retries_per_item']:g} retries an item")
     if row.get("processors"):
-        words.append(", ".join(f"{count} {state}" for state, count in row["processors"].items()))
+        there = [f"{count} {state}" for state, count in row["processors"].items() if count]
+        words.append(f"processors {', '.join(there)}")
     if row.get("queued"):
         words.append(f"{row['queued']:,} queued")
     return "; ".join(words)

@@ -363,6 +363,47 @@ async def test_an_add_beside_a_claim_under_way_begins_at_once(
         await until_state(flow, pipeline, "a", "completed")
 
 
+async def test_a_claim_beside_a_finish_that_it_overtakes_begins_without_being_given_back(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Asked before the finish, it looks after it was committed: its lease is on an item whose
+    finish is not answered yet."""
+    waiting, committed, answered = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def scrape(work: Work) -> Any:
+        await waiting.wait()
+        return await ok(work)
+
+    pipeline = two_stages(scrape)
+    async with database.flow(pipeline) as flow:
+        real = flow.store.exchange
+        calls = 0
+
+        async def overtaken(worker: str, finishes: Any, claims: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            if finishes:
+                reply = await real(worker, finishes, claims)
+                committed.set()
+                await answered.wait()
+                return reply
+            if calls == 2:  # the first scan's
+                waiting.set()
+                await committed.wait()
+            reply = await real(worker, finishes, claims)
+            if calls >= 2:
+                answered.set()
+            return reply
+
+        monkeypatch.setattr(flow.store, "exchange", overtaken)
+        await flow.add(pipeline, ["a"])
+        await flow.drain()
+        assert await kinds(flow, (await only(flow, pipeline)).id) == [
+            "added", "claimed", "stage_finished", "claimed", "stage_finished",
+        ]  # fmt: skip
+        await audited(flow)
+
+
 async def test_who_keeps_adding_does_not_hold_up_the_work(database: Database) -> None:
     pipeline = one_stage(processors=1, batch=1)
     async with working(database.flow(pipeline)) as flow:
@@ -664,7 +705,7 @@ async def test_events_can_be_followed_from_another_flow(database: Database) -> N
         await asyncio.sleep(0)
         await worker.add(pipeline, ["a"])
         await worker.drain()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await following
         assert seen == ["added", "claimed", "stage_finished"]
         assert not reader.bus._subscriptions
@@ -678,7 +719,7 @@ async def test_events_of_a_pipeline_that_came_later_have_their_state_names(
         first = asyncio.ensure_future(anext(events))
         await asyncio.sleep(0)
         await worker.add("solo", ["a"])
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             assert (await first).state == "work-ready"
         await events.aclose()
 
@@ -921,7 +962,7 @@ async def test_an_attempt_whose_partials_are_refused_is_ended(
         await flow.add(pipeline, ["a"])
         await began.wait()
         assert await flow.cancel(keys=["a"]) == 1
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await ended.wait()
         await flow.stop()
         assert await flow.partial((await only(flow, pipeline)).id) is None

@@ -20,12 +20,12 @@ async def test_a_handler_that_says_pause_stops_its_stage_and_costs_no_attempt(
             raise Pause("the key is wrong; set OPENAI_API_KEY and resume", code="wrong_key")
         return {"answer": work.key}
 
-    asking = Pipeline("asking", Stage("ask", ask, processors=2, batch=1))
+    asking = Pipeline("asking", Stage("ask", ask, processors=2, batch=50))
     async with onceflow.open(tmp_path / "x.db", asking) as flow:
         await flow.add(asking, [f"q{number}" for number in range(100)])
         await flow.drain()
 
-        assert len(calls) <= 6, "those that were claimed already, not all hundred"
+        assert len(calls) <= 2, "as many as were at work; what was claimed already went back"
         items = await flow.items(asking)
         assert {item.phase for item in items} == {"ready"}
         assert {item.attempt for item in items} == {0}

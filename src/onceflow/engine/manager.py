@@ -36,7 +36,7 @@ from onceflow.engine.heart import Heart, ThreadHeart
 from onceflow.engine.listing import known_states, run_items, to_item
 from onceflow.engine.neighbours import ended, machine
 from onceflow.engine.pool import Pool, Processor
-from onceflow.engine.queue import Queues, StageKey
+from onceflow.engine.queue import Queues, Refusal, StageKey
 from onceflow.engine.scheduler import Plan, Scheduler
 from onceflow.engine.settings import Settings
 from onceflow.engine.streams import Streams
@@ -108,6 +108,8 @@ class Manager:
         self._processes = Processes(sum(plan.pool.idle for plan in in_processes))
         self._finished: deque[Finished] = deque()
         self._asked: deque[Asked] = deque()
+        self._early: dict[int, Lease] = {}
+        """New leases on items whose finish, though it must be committed, is not answered yet."""
         self._pauses: dict[StageKey, str] = {}
         self._requests: deque[tuple[Add | Directed, asyncio.Future[Any]]] = deque()
         self._streams = Streams(store, bus, settings.partial_seconds)
@@ -362,10 +364,12 @@ class Manager:
         return any_reserved
 
     async def _pause_stages(self) -> None:
-        """A handler said that no item of its stage can succeed: nobody shall claim it again."""
+        """A handler said that no item of its stage can succeed: nobody shall claim it again. What
+        was claimed before that was committed goes back without an attempt."""
         for (pipeline, stage), why in list(self._pauses.items()):
             await self._store.tune(pipeline, stage, paused=True, why=why)
             log.error("stage %s of %s is paused: %s", stage, pipeline, why)
+            await self._settle_all()
             del self._pauses[pipeline, stage]
 
     async def _settle_oldest(self) -> None:
@@ -452,6 +456,9 @@ class Manager:
         if one.processed:
             self._queues.finished(lease.item)
             self._streams.drop(lease.item)
+            early = self._early.pop(lease.item, None)
+            if early is not None and early.fence > lease.fence:
+                self._queue(self._scheduler.plans[early.pipeline, early.stage], early)
         if not kept:
             self.tally.lost += 1
             log.info("the lease on %s was lost; its result is dropped", lease.key)
@@ -511,13 +518,17 @@ class Manager:
                 self._queue(plan, lease, first=first)
 
     def _queue(self, plan: Plan, lease: Lease, *, first: bool = False) -> None:
+        if plan.key in self._pauses:
+            self._give_back(lease, STAGE_PAUSED)
+            return
         refusal = self._queues.enqueue(lease, first=first)
         if refusal is not None and self._drop_older(lease):
             refusal = self._queues.enqueue(lease, first=first)
-        if refusal is not None:
+        if refusal is Refusal.PROCESSING:
+            self._early[lease.item] = lease
+        elif refusal is not None:
             log.info("%s was not queued in %s: %s", lease.key, lease.stage, refusal.value)
-            released = Released(f"the local queue refused it: {refusal.value}")
-            self._finished.append(Finished(plan, lease, released, processed=False))
+            self._give_back(lease, f"the local queue refused it: {refusal.value}")
 
     def _drop_older(self, lease: Lease) -> bool:
         """A new lease on an item says that the one it had here was lost: that one makes way."""
@@ -552,6 +563,7 @@ class Manager:
             self._streams.ended(lease)
             if isinstance(outcome, Released) and outcome.pause:
                 self._pauses[plan.key] = outcome.reason
+                self._give_back_queued(STAGE_PAUSED, plan.key)
             self._finished.append(
                 Finished(plan, lease, outcome, processed=True, seconds=seconds, due=due)
             )
@@ -810,12 +822,17 @@ class Manager:
             lease = processor.lease
             assert lease is not None
             self._end_attempt(processor, plan)
-            self._finished.append(Finished(plan, lease, Released(why), processed=False))
+            self._give_back(lease, why)
 
-    def _give_back_queued(self, why: str) -> None:
-        for lease in self._queues.empty():
-            plan = self._scheduler.plans[lease.pipeline, lease.stage]
-            self._finished.append(Finished(plan, lease, Released(why), processed=False))
+    def _give_back_queued(self, why: str, stage: StageKey | None = None) -> None:
+        """What waits here for a processor, of one stage or of all."""
+        for lease in self._queues.empty(stage):
+            self._give_back(lease, why)
+
+    def _give_back(self, lease: Lease, why: str) -> None:
+        """A lease that nobody works on here: ready again, the attempt not counted."""
+        plan = self._scheduler.plans[lease.pipeline, lease.stage]
+        self._finished.append(Finished(plan, lease, Released(why), processed=False))
 
     def _pause(self) -> float:
         """How long to leave the database alone before the next try."""
@@ -907,6 +924,7 @@ SETTLE_SECONDS = 0.05
 """After an item is settled, how soon its run's gate is asked for, unless the work ends earlier."""
 SWEEP_SHARE = 20
 """Sweeps for gates take at most one part in so many of the time, however long one takes."""
+STAGE_PAUSED = "its stage was paused"
 LAST_WORDS_SECONDS = 10.0
 """How long a stop goes on trying to release leases, and to open the gates of what it settled, in a
 database that does not answer."""

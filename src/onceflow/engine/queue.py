@@ -70,12 +70,12 @@ class Queues:
         """An item is not being processed any more."""
         self._processing.discard(item)
 
-    def empty(self) -> list[Lease]:
-        """Take everything out, at a stop."""
-        leases = self.waiting()
-        for waiting in self._waiting.values():
-            waiting.clear()
-        self._queued.clear()
+    def empty(self, stage: StageKey | None = None) -> list[Lease]:
+        """Take everything out, of one stage or of all."""
+        leases = self.waiting() if stage is None else list(self._waiting[stage])
+        for lease in leases:
+            self._waiting[lease.pipeline, lease.stage].clear()
+            del self._queued[lease.item]
         return leases
 
     def drop(self, item: int) -> bool:

@@ -23,7 +23,7 @@ PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3
 	then echo $$python; break; fi; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check lint bench bench-search bench-pages bench-wiki bench-setup sim chaos live live-wiki lock format
+.PHONY: help setup demo test browser check lint bench bench-search bench-pages bench-wiki bench-setup sim chaos live live-wiki lock format
 
 help: ## show this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1	/' | expand -t 14
@@ -62,16 +62,29 @@ demo: setup ## summarize a bundled site, offline, with a worker killed on the wa
 	$(BIN)/onceflow demo $(ARGS)
 
 PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
+# The same; what fails beside others is tried once more alone, and said.
+RUN_TESTS := $(BIN)/python -m scripts.run_tests -n $(JOBS)
 # The tests of what COVERAGE is about. The others start hundreds of programs: untraced, they take half the time.
 ENGINE_TESTS := $(addprefix tests/,core store engine sim planted chaos)
 
-test: setup ## run the tests on SQLite and PostgreSQL, with branch coverage of the engine
+test: setup browser ## run the tests on SQLite and PostgreSQL, with branch coverage of the engine
 ifeq ($(ARGS),)
-	$(PYTEST) --cov --cov-fail-under=$(COVERAGE) $(ENGINE_TESTS)
-	$(PYTEST) $(addprefix --ignore=,$(ENGINE_TESTS))
+	$(RUN_TESTS) --cov --cov-fail-under=$(COVERAGE) $(ENGINE_TESTS)
+	$(RUN_TESTS) $(addprefix --ignore=,$(ENGINE_TESTS))
 else
 	$(PYTEST) $(ARGS)
 endif
+
+# Debian's chromium, where it may be installed; the pages' tests are skipped, and say so, without it.
+APT_INSTALL := timeout 300 apt-get -o Acquire::Retries=1 -o Acquire::http::Timeout=30
+browser:
+	@command -v chromium >/dev/null || { test "$$(id -u)" = 0 && command -v apt-get >/dev/null && \
+	echo "installing chromium for the tests of the pages" && export DEBIAN_FRONTEND=noninteractive && \
+	{ $(APT_INSTALL) install -y -qq --no-install-recommends chromium fonts-dejavu-core || \
+	{ $(APT_INSTALL) update -qq && \
+	$(APT_INSTALL) install -y -qq --no-install-recommends chromium fonts-dejavu-core; }; } \
+	>/dev/null 2>&1; } || \
+	echo "no chromium: on Debian, apt-get install chromium; the tests of the pages are skipped" >&2
 
 lint: setup
 	$(BIN)/ruff format --check .

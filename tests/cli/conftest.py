@@ -137,5 +137,5 @@ def spawn(*arguments: object, cwd: Path, **options: Any) -> subprocess.Popen[str
 
 
 def finished(process: subprocess.Popen[str]) -> Answer:
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=180)
     return Answer(process.returncode, out or "", err or "")

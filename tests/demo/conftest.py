@@ -19,7 +19,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
     done = subprocess.run(
         [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)],
-        cwd=ROOT, capture_output=True, text=True, timeout=100, check=False,
+        cwd=ROOT, capture_output=True, text=True, timeout=280, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     [built] = folder.glob("*.whl")
@@ -35,7 +35,7 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str
     environment = clean_environment(PYTHONPATH=str(folder), COLUMNS="60")
     found = subprocess.run(
         [sys.executable, "-c", "import onceflow; print(onceflow.__file__)"],
-        cwd=folder, env=environment, capture_output=True, text=True, timeout=60, check=True,
+        cwd=folder, env=environment, capture_output=True, text=True, timeout=180, check=True,
     )  # fmt: skip
     assert Path(found.stdout.strip()).is_relative_to(folder)
     return environment

@@ -41,7 +41,7 @@ class Played:
 def played(installed: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Played:
     folder = tmp_path_factory.mktemp("played")
     done = subprocess.run(
-        COMMAND, cwd=folder, env=installed, capture_output=True, text=True, timeout=110, check=False
+        COMMAND, cwd=folder, env=installed, capture_output=True, text=True, timeout=280, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return Played(folder / "onceflow-demo", json.loads(done.stdout), done.stderr)
@@ -165,7 +165,7 @@ def test_an_interrupted_demo_leaves_no_worker_behind(
 ) -> None:
     with _started(tmp_path, installed) as (demo, workers):
         demo.send_signal(signal.SIGINT)
-        assert demo.wait(60) == 130
+        assert demo.wait(180) == 130
         assert len(workers) == 2
         assert all(ended(pid) for pid in workers)
 
@@ -175,6 +175,6 @@ def test_a_killed_demo_leaves_no_worker_behind(installed: dict[str, str], tmp_pa
         [alive] = [pid for pid in workers if not ended(pid)]
         handle = os.pidfd_open(alive)
         demo.kill()
-        gone, _, _ = select.select([handle], [], [], 60)
+        gone, _, _ = select.select([handle], [], [], 180)
         os.close(handle)
         assert gone

@@ -60,7 +60,7 @@ def run(folder: Path, command: str) -> subprocess.CompletedProcess[str]:
     )
     return subprocess.run(
         command.replace("onceflow", program, 1), shell=True, cwd=folder, env=environment,
-        capture_output=True, text=True, timeout=100, check=False,
+        capture_output=True, text=True, timeout=280, check=False,
     )  # fmt: skip
 
 
@@ -108,7 +108,7 @@ def test_every_ready_command_of_the_table_is_there_or_said_to_be_coming() -> Non
 
 def test_make_demo_is_the_demo() -> None:
     done = subprocess.run(
-        ["make", "-n", "demo"], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True
+        ["make", "-n", "demo"], cwd=ROOT, capture_output=True, text=True, timeout=180, check=True
     )
     assert "onceflow demo" in done.stdout
 

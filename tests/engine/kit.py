@@ -73,7 +73,7 @@ async def only(flow: Flow, pipeline: Pipeline) -> Item:
 
 
 async def until(
-    flow: Flow, question: Callable[[], Coroutine[Any, Any, T | None]], seconds_max: float = 20
+    flow: Flow, question: Callable[[], Coroutine[Any, Any, T | None]], seconds_max: float = 60
 ) -> T:
     """The first answer that is true, asked for again at each commit the flow hears of."""
     subscription = flow.bus.subscribe()

@@ -152,15 +152,15 @@ async def test_F06_a_handler_that_blocks_the_loop_past_two_leases_is_kept_alive_
 ) -> None:
     """The heartbeat has a thread of its own: the block costs time, never a second commit."""
     blocked, go = threading.Event(), threading.Event()
-    pipeline = one_stage(_blocker(blocked, go), lease_seconds=0.4, heartbeat_seconds=0.1)
-    rival = one_stage(lease_seconds=0.4, heartbeat_seconds=0.1)
+    pipeline = one_stage(_blocker(blocked, go), lease_seconds=1.5, heartbeat_seconds=0.3)
+    rival = one_stage(lease_seconds=1.5, heartbeat_seconds=0.3)
     rivals_answers: list[int] = []
 
     def other_worker() -> None:
         """Another process's worker, in a thread with a loop of its own."""
 
         async def run() -> None:
-            blocked.wait(20)
+            blocked.wait(60)
             async with working(
                 database.flow(rival, settings=Settings(poll_seconds=0.05, cleanup_seconds=0.05))
             ) as flow:
@@ -185,7 +185,7 @@ async def test_F06_a_handler_that_blocks_the_loop_past_two_leases_is_kept_alive_
 def _blocker(blocked: threading.Event, go: threading.Event) -> Any:
     async def block(work: Work) -> str:
         blocked.set()
-        go.wait(20)  # on the loop: that is the fault
+        go.wait(60)  # on the loop: that is the fault
         return "done"
 
     return block
@@ -304,7 +304,7 @@ async def test_a_cpu_handler_past_its_deadline_is_killed_and_its_process_is_gone
         gone = asyncio.Event()
         asyncio.get_running_loop().add_reader(process, gone.set)
         try:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 await gone.wait()
         finally:
             asyncio.get_running_loop().remove_reader(process)

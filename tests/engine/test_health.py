@@ -145,7 +145,7 @@ class Beats:
 
 
 async def next_beats(store: Beats, count: int) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         for _ in range(count):
             store.beaten.clear()
             await store.beaten.wait()

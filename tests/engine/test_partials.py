@@ -120,13 +120,13 @@ async def test_a_thread_that_was_left_behind_cannot_speak_for_the_new_attempt(
 
     def stream(work: Work) -> str:
         if work.attempt == 1:
-            second.wait(20)
+            second.wait(60)
             work.emit("summary_partial", text="from the grave")
             told.set()
             return "too late"
         work.emit("summary_partial", text="one ")
         second.set()
-        told.wait(20)
+        told.wait(60)
         work.emit("summary_partial", text="two")
         over.set()
         return "one two"

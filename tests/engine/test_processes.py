@@ -29,7 +29,7 @@ class Process:
     async def says(self, beginning: str) -> str:
         """The next line that begins so."""
         assert self._process.stdout is not None
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while line := (await self._process.stdout.readline()).decode().strip():
                 self.said.append(line)
                 if line.startswith(beginning):
@@ -44,13 +44,13 @@ class Process:
         os.kill(self._process.pid, number)
 
     async def ends(self) -> int:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             return await self._process.wait()
 
 
 @asynccontextmanager
 async def process(
-    database: Database, handler: str, lease_seconds: float = 0.9
+    database: Database, handler: str, lease_seconds: float = 5
 ) -> AsyncIterator[Process]:
     started = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "tests.engine.worker", database.url, handler, str(lease_seconds),
@@ -64,7 +64,7 @@ async def process(
             await started.wait()
 
 
-def quick(handler: str, lease_seconds: float = 0.9) -> Pipeline:
+def quick(handler: str, lease_seconds: float = 5) -> Pipeline:
     """The same pipeline as the worker's, whose items are done at once here."""
     stage = Stage("work", ok, limit=20, processors=3)
     return Pipeline("killed", stage, lease_seconds=lease_seconds, backoff_seconds=0)
@@ -80,10 +80,10 @@ async def counts_are(flow: Flow, **wanted: int) -> None:
 async def test_F05_a_worker_stopped_for_longer_than_its_lease_commits_nothing_afterwards(
     database: Database,
 ) -> None:
-    pipeline = quick("wait", 3)
+    pipeline = quick("wait", 5)
     async with database.flow(pipeline, settings=EAGER) as flow:
         await flow.add(pipeline, ["a"])
-        async with process(database, "wait", 3) as stopped:
+        async with process(database, "wait", 5) as stopped:
             await stopped.says("began a")
             stopped.send(signal.SIGSTOP)
             while not await others_can_write(database.url):  # it was just writing
@@ -120,13 +120,13 @@ async def until_gone_or_idle(stopped: Process) -> None:
 async def test_F18_an_item_that_ends_its_worker_is_failed_as_poison_and_the_others_are_done(
     database: Database,
 ) -> None:
-    pipeline = quick("deadly", 2)
+    pipeline = quick("deadly", 5)
     deaths = 0
     async with database.flow(pipeline, settings=EAGER) as flow:
         await flow.add(pipeline, ["deadly"])
         await flow.add(pipeline, [f"k{at}" for at in range(10)])
         while True:
-            async with process(database, "deadly", 2) as doomed:
+            async with process(database, "deadly", 5) as doomed:
                 await doomed.says("working")
                 ended = asyncio.create_task(doomed.ends())
                 over = asyncio.create_task(counts_are(flow, failed=1, completed=10))

@@ -50,7 +50,7 @@ async def short(work: Work) -> str:
 HANDLERS = {"wait": wait, "deadly": deadly, "hang": hang, "short": short}
 
 
-def pipeline(handler: str, lease_seconds: float = 0.9) -> Pipeline:
+def pipeline(handler: str, lease_seconds: float = 5) -> Pipeline:
     stage = Stage("work", HANDLERS[handler], limit=20, processors=3)
     return Pipeline("killed", stage, lease_seconds=lease_seconds, backoff_seconds=0)
 

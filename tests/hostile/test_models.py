@@ -79,21 +79,23 @@ async def test_M01_429_to_fifty_items(
 
     async def slow_down(exchange: Exchange) -> None:
         told.append(time.time())
-        await exchange.send(reply("{}", status=429, headers={"Retry-After": "20"}))
+        await exchange.send(reply("{}", status=429, headers={"Retry-After": "300"}))
 
     model.script = slow_down
     due: dict[str, float] = {}
+    latest = 0.0
     async for flow, one in crowd(tmp_path, run, site, model.llm, 50):
         if one.kind == "retried":
             assert one.key is not None
             due[one.key] = (one.at + one.data["delay_ms"]) / 1000
+            latest = one.at / 1000
         if len(due) == 50:
             await flow.stop(grace_seconds=0)
             break
     # Ten processors had sent a call when the first was told to wait; the rest did not ask.
     assert len(told) <= 10
-    assert min(due.values()) >= told[0] + 20
-    assert max(due.values()) < told[0] + 60
+    assert min(due.values()) >= told[0] + 300
+    assert max(due.values()) < latest + 340
     assert len({round(moment, 1) for moment in due.values()}) > 10  # spread
 
 
@@ -371,7 +373,8 @@ async def test_M09_a_wrong_key_pauses_the_stage(
         assert len(waiting) == 120
         assert {item.state for item in waiting} == {"scraped"}
         assert all(item.attempt == 0 for item in waiting), "it cost no attempt"
-        assert model.hostile <= 10  # what was under way when the first answer came
+        # Ten processors were at work when the first answer came; what was queued went back.
+        assert model.hostile <= 10
         model.script = None
         await flow.resume(table, "summarize")
         await flow.drain()

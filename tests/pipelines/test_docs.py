@@ -33,7 +33,7 @@ def test_the_program_that_is_shown_runs(tmp_path: Path) -> None:
     script = tmp_path / "shown.py"
     script.write_text(code + "\n\nasyncio.run(main([]))\n", encoding="utf-8")
     subprocess.run(
-        [sys.executable, script], cwd=tmp_path, check=True, timeout=60, env=dict(os.environ)
+        [sys.executable, script], cwd=tmp_path, check=True, timeout=180, env=dict(os.environ)
     )
     found = json.loads((tmp_path / "summaries" / "digest.json").read_text(encoding="utf-8"))
     assert found["counts"] == {"completed": 0, "same": 0, "failed": 0, "unlisted": 0}

@@ -376,7 +376,7 @@ async def test_a_server_that_is_down_is_named_and_comes_back(server: postgres.Se
     await store.open([NEWS])
     woken = asyncio.Event()
     store.watch(woken.set)
-    await asyncio.wait_for(woken.wait(), 30)
+    await asyncio.wait_for(woken.wait(), 60)
     woken.clear()
     password = urlsplit(server.url).password
     assert password is not None
@@ -393,7 +393,7 @@ async def test_a_server_that_is_down_is_named_and_comes_back(server: postgres.Se
 
     added, _ = await store.add(Add(NEWS, "r1", [Seed("a")]))
     assert added.new == 1
-    await asyncio.wait_for(woken.wait(), 30)  # it listens again, and looks what it missed
+    await asyncio.wait_for(woken.wait(), 60)  # it listens again, and looks what it missed
     await store.close()
 
 
@@ -803,13 +803,13 @@ async def test_nobody_is_woken_by_what_he_did_himself(
     await other.open([NEWS])
     wakes: asyncio.Queue[None] = asyncio.Queue()
     store.watch(lambda: wakes.put_nowait(None))
-    await asyncio.wait_for(wakes.get(), 30)  # it listens now
+    await asyncio.wait_for(wakes.get(), 60)  # it listens now
 
     await store.add(Add(NEWS, "mine", [Seed("a"), Seed("b")]))
     await other.add(Add(NEWS, "theirs", [Seed("c")]))
-    await asyncio.wait_for(wakes.get(), 30)
+    await asyncio.wait_for(wakes.get(), 60)
     await other.add(Add(NEWS, "theirs-2", [Seed("d")]))
-    await asyncio.wait_for(wakes.get(), 30)
+    await asyncio.wait_for(wakes.get(), 60)
     assert wakes.empty(), "their two commits, and not our own before them"
     await other.close()
 

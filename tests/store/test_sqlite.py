@@ -368,10 +368,10 @@ async def test_without_inotify_the_file_is_looked_at(
     watch = wake.FileWatch(path, woken.set)
     try:
         os.utime(path, (1, 1))
-        await asyncio.wait_for(woken.wait(), 30)
+        await asyncio.wait_for(woken.wait(), 60)
         path.unlink()
         woken.clear()
-        await asyncio.wait_for(woken.wait(), 30)
+        await asyncio.wait_for(woken.wait(), 60)
         wake.touch(path)  # a hint that cannot be given is only late
     finally:
         watch.close()

@@ -16,7 +16,7 @@ import httpx2
 
 async def main(count: int, path: str, urls: list[str], bodies: list[Any]) -> None:
     limits = httpx2.Limits(max_connections=count)
-    async with httpx2.AsyncClient(timeout=60, limits=limits) as client:
+    async with httpx2.AsyncClient(timeout=180, limits=limits) as client:
         print("ready", flush=True)  # noqa: T201 - the test waits for it
         await asyncio.to_thread(sys.stdin.readline)
 

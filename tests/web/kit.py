@@ -70,7 +70,7 @@ class Server:
     errors: Path
 
     def client(self, **options: Any) -> httpx2.Client:
-        return httpx2.Client(base_url=self.url, timeout=60, **options)
+        return httpx2.Client(base_url=self.url, timeout=180, **options)
 
     def said(self) -> str:
         return self.errors.read_text()
@@ -104,7 +104,7 @@ def served(
         finally:
             if process.poll() is None:
                 process.send_signal(signal.SIGTERM)
-            process.communicate(timeout=60)
+            process.communicate(timeout=180)
 
 
 @dataclass

@@ -38,7 +38,7 @@ def test_every_curl_and_the_python_that_is_shown_run(tmp_path: Path, world: Loop
         for block in blocks:
             done = subprocess.run(
                 ["sh", "-e", "-c", here(block)],
-                cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True,
+                cwd=tmp_path, capture_output=True, text=True, timeout=180, check=True,
             )  # fmt: skip
             answers.append(done.stdout)
         assert json.loads(answers[0])["id"] == 1
@@ -50,7 +50,7 @@ def test_every_curl_and_the_python_that_is_shown_run(tmp_path: Path, world: Loop
         script.write_text(here(program), encoding="utf-8")
         shown = subprocess.run(
             [sys.executable, script], cwd=tmp_path, env=clean_environment(), capture_output=True,
-            text=True, timeout=60, check=True,
+            text=True, timeout=180, check=True,
         )  # fmt: skip
         assert shown.stdout.startswith("Bread\n")
         assert "stage_finished SAVED" in shown.stdout

@@ -110,7 +110,7 @@ async def test_steady_load_over_a_full_database(tmp_path: Path, world: Loopback)
         place = urlsplit(server.url)
         lazy = []
         for _ in range(LAZY):
-            wire = socket.create_connection((place.hostname, place.port), timeout=60)
+            wire = socket.create_connection((place.hostname, place.port), timeout=180)
             wire.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             wire.sendall(b"GET /api/events?after=0 HTTP/1.1\r\nHost: localhost\r\n\r\n")
             lazy.append(wire)

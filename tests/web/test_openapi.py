@@ -53,7 +53,7 @@ def test_schemathesis_finds_no_5xx_and_no_undocumented_answer(
                 "--request-timeout", "20", "--phases", "examples,coverage,fuzzing",
                 "--suppress-health-check", "all",
             ],
-            cwd=folder, capture_output=True, text=True, timeout=110, check=False,
+            cwd=folder, capture_output=True, text=True, timeout=280, check=False,
         )  # fmt: skip
         with server.client() as client:
             assert client.get("/health").json()["ok"] is True

@@ -22,10 +22,8 @@ from tests.web.conftest import Fresh
 from tests.web.kit import STAGES, Server, puppet_flow, served
 
 ROOT = Path(__file__).parents[2]
-QUICK = {
-    "ONCEFLOW_SUMMARIZE_LEASE_SECONDS": "2", "ONCEFLOW_CLEANUP_SECONDS": "0.5",
-    "ONCEFLOW_POLL_SECONDS": "0.1",
-}  # fmt: skip
+WATCHFUL = {"ONCEFLOW_HEALTH_SECONDS": "0.5"}
+"""Killed neighbours are found at each health check, long before their leases are over."""
 NUMBERS = count(1)
 
 
@@ -55,7 +53,7 @@ class Callers:
     def answers(self) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = []
         for process in self._running:
-            out, _ = process.communicate(timeout=100)
+            out, _ = process.communicate(timeout=280)
             found += json.loads(out)
         return found
 
@@ -117,14 +115,14 @@ async def test_a_server_killed_in_the_middle_of_a_hundred_calls_costs_one_more_a
     path = f"/killed{next(NUMBERS)}"
     world.site.answer(path, article("bread"))
     begun = world.hang(path)
-    with two(kind, **QUICK) as (servers, database):
-        async with puppet_flow(database, lease_seconds=2) as flow:
+    with two(kind, **WATCHFUL) as (servers, database):
+        async with puppet_flow(database) as flow:
             with servers[0].client() as client:
                 job = client.post("/api/ingestion-jobs", json={"url": world.site.url(path)}).json()
             place = f"/api/ingestion-jobs/{job['id']}/fetch"
             callers = Callers(place, servers, processes=4, calls=100)
             callers.go()
-            assert await asyncio.to_thread(begun.wait, 60)
+            assert await asyncio.to_thread(begun.wait, 180)
             item = await flow.item("ingest", job["url"])
             pids = {row["id"]: row["pid"] for row in await flow.store.read("workers")}
             os.kill(pids[item.worker], signal.SIGKILL)

@@ -171,3 +171,37 @@ def test_serving_is_imported_only_by_serve() -> None:
     run: Callable[..., Any] = subprocess.run
     done = run([sys.executable, "-c", program], capture_output=True, text=True, timeout=180)
     assert done.stdout.splitlines()[-1] == "[]", done.stderr
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+def test_a_worker_elsewhere_brings_articles_to_their_stories(
+    kind: str, fresh: Fresh, world: Loopback
+) -> None:
+    with fresh(kind) as (folder, database):
+        env = {"ONCEFLOW_DB": database, "OPENAI_API_KEY": "test"}
+        flags: tuple[object, ...] = (*ALLOW, *world.model)
+        added = _onceflow(
+            folder, "ingest", *world.articles(2), *flags, "--generate", "--add-only", **env
+        )
+        next_line = added.out.splitlines()[1]
+        assert next_line.startswith("  next: onceflow worker ingest --model"), added.out
+        assert "--auto-generate, and onceflow watch " in next_line
+        worker = spawn(
+            "worker", "ingest", *flags, "--auto-generate", cwd=folder,
+            env=clean_environment(**GENTLE, **env),
+        )  # fmt: skip
+        try:
+            watched = _onceflow(folder, "watch", "last", **env)
+        finally:
+            worker.send_signal(signal.SIGTERM)
+            worked = finished(worker)
+        assert (watched.code, worked.code) == (0, 0), worked.err
+        shown = _onceflow(folder, "items", "--json", **env)
+        assert {item["state"] for item in shown.lines} == {"SAVED"}
+
+
+def test_flags_of_another_pipeline_are_refused(tmp_path: Path) -> None:
+    answer = _onceflow(tmp_path, "worker", "ingest", "--words", 20)
+    assert (answer.code, "--words has no effect on ingest" in answer.err) == (2, True)
+    answer = _onceflow(tmp_path, "worker", "summarize", "--auto-generate")
+    assert (answer.code, "is for `onceflow worker ingest`" in answer.err) == (2, True)

@@ -179,7 +179,7 @@ def _workers(
     if any(row["ready"] for row in activity) and not alive:
         yield Finding(
             "workers", "bad", "items are ready, but no worker lives",
-            "start one: onceflow worker FILE.py, or onceflow worker summarize",
+            "start one: onceflow worker FILE.py, or onceflow worker summarize or ingest",
         )  # fmt: skip
     else:
         leases = sum(row["leases"] for row in alive)

@@ -15,10 +15,10 @@ from onceflow.commands.output import Out, UsageError
 from onceflow.commands.text import masked, plain
 from onceflow.core.errors import UnknownItem
 
-READY_NAMES = ("summarize", "analyze", "expand")
+READY_NAMES = ("summarize", "analyze", "ingest", "expand")
 """The pipelines that `onceflow worker` knows without a FILE.py."""
 WORKED_BY = {
-    "summarize": "onceflow worker summarize", "ingest": "onceflow ingest",
+    "summarize": "onceflow worker summarize", "ingest": "onceflow worker ingest",
     "expand": "onceflow worker expand", "analyze": "onceflow worker analyze",
 }  # fmt: skip
 """The command that works on each of the ready pipelines."""

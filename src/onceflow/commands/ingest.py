@@ -119,7 +119,7 @@ def ingest(
         verbose=verbose,
         follow_only=follow,
         flags="".join(f" {shlex.quote(word)}" for word in flags_of(common, reading, engine))
-        + (" --generate" if generate else ""),
+        + (" --auto-generate" if generate else ""),
         beside=(lambda flow, run, warn: Triggers(flow, run)) if generate else None,
     )
     with source_of(urls, urls=True) as source:

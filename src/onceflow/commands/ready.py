@@ -130,6 +130,22 @@ def ready_flow(
     return pipeline, flow
 
 
+def worker_flow(
+    name: str, common: Common, options: Options, settings: Any, *, auto_generate: bool
+) -> Flow:
+    """A flow that works on one of the ready pipelines."""
+    if name == "summarize":
+        return ready_flow(common, options, settings)[1]
+    from onceflow.commands.ingest import Reading, ingest_jobs
+
+    readings = [field.name for field in fields(Reading)]
+    refuse_others("ingest", options, readings)
+    reading = Reading(**{each: getattr(options, each) for each in readings})
+    job, _ = ingest_jobs(common, reading, auto_generate=auto_generate)
+    check_installed(job.llm.name)
+    return common.flow(job.pipeline(), settings=settings)
+
+
 def _unheard(job: Summarize) -> Iterator[str]:
     """What was asked for and the chosen model is never told."""
     from onceflow.clients.llm import SUMMARY_PROMPT
@@ -228,10 +244,11 @@ def refuse_others(name: str, options: Given, known: Collection[str] = ()) -> Non
             raise UsageError(f"--{flag.replace('_', '-')} has no effect on {name}; leave it out")
 
 
-def refuse_unless_ready(options: Given) -> None:
+def refuse_unless_ready(options: Given, *, auto_generate: bool = False) -> None:
     """A FILE.py makes its own clients: flags for them would have no effect."""
-    if options.given:
-        name = options.given[0].replace("_", "-")
+    given = [*options.given, *["auto_generate"] * auto_generate]
+    if given:
+        name = given[0].replace("_", "-")
         raise UsageError(
             f"--{name} is for the ready pipelines ({', '.join(READY_NAMES)}), not FILE.py"
         )

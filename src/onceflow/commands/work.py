@@ -35,7 +35,12 @@ from onceflow.commands.common import READY_NAMES, WORKED_BY, Common, Engine, Fla
 from onceflow.commands.expand import Reach, Subject, expand_job
 from onceflow.commands.output import INTERRUPTED, OK, SOME_FAILED, Out, UsageError, remark
 from onceflow.commands.program import one_pipeline, pipelines_of
-from onceflow.commands.ready import Options, ready_flow, refuse_others, refuse_unless_ready
+from onceflow.commands.ready import (
+    Options,
+    refuse_others,
+    refuse_unless_ready,
+    worker_flow,
+)
 from onceflow.commands.seeds import Source, Survey, keys_of, source_of, survey
 from onceflow.commands.text import many, masked, plain, span
 from onceflow.core.item import Run
@@ -709,6 +714,7 @@ def worker(
     /,
     *,
     pipeline: Annotated[list[str] | None, Parameter(negative=())] = None,
+    auto_generate: Annotated[bool, Flag] = False,
     until_eof: Annotated[bool, Flag] = False,
     verbose: Annotated[bool, Flag] = False,
     options: Options | None = None,
@@ -727,9 +733,11 @@ def worker(
     ----------
     file
         The Python file with your Pipelines at its top level, or `summarize`, `analyze`,
-        `expand`.
+        `ingest`, `expand`.
     pipeline
         Only this Pipeline of the file; repeatable.
+    auto_generate
+        For `ingest`: write the story of an article as soon as its text is there.
     until_eof
         Stop when stdin ends: for a worker that must not outlive the program that started it.
     verbose
@@ -741,6 +749,8 @@ def worker(
     asking = asking or Asking()
     if str(file) in READY_NAMES and str(file) != "analyze" and not file.exists():
         refuse_others(str(file), asking)
+    if auto_generate and str(file) in READY_NAMES and str(file) != "ingest":
+        raise UsageError("--auto-generate is for `onceflow worker ingest`")
     if str(file) == "analyze" and not file.exists():
         refuse_others("analyze", options, ("model", "base_url", "contact", "allow_network"))
         refuse_others("analyze", subject)
@@ -755,9 +765,9 @@ def worker(
         flow = common.flow(job.pipeline(), settings=settings)
     elif str(file) in READY_NAMES and not file.exists():
         refuse_others(str(file), subject)
-        flow = ready_flow(common, options, settings)[1]
+        flow = worker_flow(str(file), common, options, settings, auto_generate=auto_generate)
     else:
-        refuse_unless_ready(options)
+        refuse_unless_ready(options, auto_generate=auto_generate)
         refuse_unless_ready(subject)
         refuse_unless_ready(asking)
         flow = common.flow(*pipelines_of(file, pipeline or ()), settings=settings)

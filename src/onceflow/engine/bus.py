@@ -27,6 +27,7 @@ class Live:
     offset: int
     """How many characters of this epoch came before."""
     data: dict[str, Any]
+    run: str = ""
 
 
 class Subscription:

@@ -93,5 +93,6 @@ class Streams:
 
 def _live(lease: Lease, kind: str, offset: int, fields: dict[str, Any]) -> Live:
     return Live(
-        lease.item, lease.pipeline, lease.key, lease.stage, kind, lease.fence, offset, fields
-    )
+        lease.item, lease.pipeline, lease.key, lease.stage, kind, lease.fence, offset, fields,
+        lease.run,
+    )  # fmt: skip

@@ -77,7 +77,7 @@ def create_app(
             feed = Feed(flow)
             await feed.start()
             app.state.desk = Desk(flow, feed, wait_seconds, ping_seconds, streams_max)
-            reading = asyncio.create_task(feed.run())
+            reading = asyncio.gather(feed.run(), feed.texts.run())
             if worker:
                 flow.start()
             app.state.knowledge = graph.Knowledge(flow, knowledge)

@@ -19,6 +19,7 @@ from onceflow.web.items import find_item
 from onceflow.web.jobs import At
 from onceflow.web.problems import Problem
 from onceflow.web.shapes import EventsAsked, ItemOut
+from onceflow.web.texts import Partial
 
 NDJSON = "application/x-ndjson"
 SSE = "text/event-stream"
@@ -47,7 +48,9 @@ async def events(
     request: Request,
     last_event_id: Annotated[str | None, Header(alias="Last-Event-ID")] = None,
 ) -> Response:
-    """The history, live. `Last-Event-ID` (or `after`) resumes without a gap or a repetition."""
+    """The history, live. `Last-Event-ID` (or `after`) resumes without a gap or a repetition. With
+    `partials` also texts in progress, which have no `seq`: a piece goes at its `offset` into the text
+    of its `epoch`."""
     feed = desk.feed
     if feed.readers >= desk.streams_max:
         raise Problem(
@@ -61,7 +64,7 @@ async def events(
             410, "gone", f"event {after} is not in this database, whose last is {last}; begin anew"
         )
     kinds = None if asked.kinds is None else frozenset(asked.kinds.split(","))
-    wanted = Wanted(asked.pipeline, asked.item, asked.run, kinds)
+    wanted = Wanted(asked.pipeline, asked.item, asked.run, kinds, asked.partials and asked.follow)
     as_lines = NDJSON in request.headers.get("accept", "")
     snapshot = None if after is not None else await _snapshot(desk, wanted, last)
     begin = 0 if after is None and not asked.follow else last if after is None else after
@@ -95,6 +98,15 @@ class _Form:
     feed: Feed
     as_lines: bool
 
+    def one(self, one: Event | Partial) -> bytes:
+        return self.partial(one) if isinstance(one, Partial) else self.event(one)
+
+    def partial(self, partial: Partial) -> bytes:
+        body = partial.body()
+        return (
+            f"{body}\n".encode() if self.as_lines else f"event: partial\ndata: {body}\n\n".encode()
+        )
+
     def event(self, event: Event) -> bytes:
         body = self.feed.body(event)
         if self.as_lines:
@@ -126,13 +138,19 @@ async def _chunks(
         yield form.snapshot(snapshot)
     elif not form.as_lines:
         yield f"retry: {RETRY_MS}\n\n".encode()
+    if wanted.partials:
+        desk.feed.texts.listeners += 1
     batches = (
         desk.feed.follow(after, wanted, ping_seconds=desk.ping_seconds)
         if follow
         else desk.feed.stored(after, wanted)
     )
-    async for batch in batches:
-        yield b"".join(form.event(event) for event in batch) or form.ping()
+    try:
+        async for batch in batches:
+            yield b"".join(form.one(one) for one in batch) or form.ping()
+    finally:
+        if wanted.partials:
+            desk.feed.texts.listeners -= 1
 
 
 class Stream(Response):

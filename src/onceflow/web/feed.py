@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 
 from onceflow import Event, Flow, StoreUnavailable
 from onceflow.web.shapes import event_fields
+from onceflow.web.texts import Partial, Places, Texts
 
 KEPT = 10_000
 BATCH = 100
@@ -31,12 +32,18 @@ class Wanted:
     run: str | None = None
     kinds: frozenset[str] | None = None
 
+    partials: bool = False
+    """Texts in progress, too."""
+
     def fits(self, event: Event) -> bool:
+        return self.covers(event) and (self.kinds is None or event.kind in self.kinds)
+
+    def covers(self, one: Event | Partial) -> bool:
+        """Whether it is about something that the reader asked about."""
         return (
-            self.pipeline in (None, event.pipeline)
-            and self.item in (None, event.item)
-            and self.run in (None, event.run)
-            and (self.kinds is None or event.kind in self.kinds)
+            self.pipeline in (None, one.pipeline)
+            and self.item in (None, one.item)
+            and self.run in (None, one.run)
         )
 
 
@@ -54,6 +61,7 @@ class Feed:
         """Every event after this one, up to the newest, is in the ring."""
         self.closing = False
         self.readers = 0
+        self.texts = Texts(flow, self._wake)
 
     async def start(self) -> None:
         self.newest = self._floor = await self.last()
@@ -71,6 +79,7 @@ class Feed:
                 await asyncio.sleep(AGAIN_SECONDS)
 
     def _take(self, event: Event) -> None:
+        self.texts.take()  # what was told before this was committed comes before it
         if len(self._ring) == self._ring.maxlen:
             self._floor = self._ring[0].seq
             self._bodies.pop(self._floor, None)
@@ -122,11 +131,15 @@ class Feed:
 
     async def follow(
         self, after: int, wanted: Wanted, *, ping_seconds: float
-    ) -> AsyncIterator[list[Event]]:
+    ) -> AsyncIterator[Sequence[Event | Partial]]:
         """Everything wanted after a `seq`, each once and in order; an empty batch is a ping."""
         cursor = after
+        places: Places = {}
         while not self.closing:
             news = self._news
+            if wanted.partials and (told := self.texts.since(places, wanted.covers)):
+                yield told
+                continue
             if cursor < self._floor:
                 horizon = self.newest
                 async for batch in self.stored(cursor, wanted):

@@ -98,6 +98,7 @@ class EventsAsked(Asked):
     )
     after: Annotated[int, Field(ge=0, le=ID_MAX)] | None = None
     follow: bool = True
+    partials: bool = False
 
 
 class Failure(BaseModel):

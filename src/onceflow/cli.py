@@ -5,6 +5,7 @@ Each command is imported when it is called, so that `onceflow --help` costs litt
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Sequence
@@ -63,6 +64,7 @@ COMMANDS = {
         "pause": ("operate:pause", "Claim nothing of a stage, anywhere."),
         "resume": ("operate:resume", "Claim again what was paused."),
         "limit": ("operate:limit", "How many of a stage are worked on at once, over all workers."),
+        "move": ("move:move", "Carry a database over, from SQLite to PostgreSQL or back."),
         "prune": ("operate:prune", "Forget the history of items settled long ago."),
     },
     CHECK: {
@@ -130,7 +132,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         complain(str(error))
         return USAGE
     except OSError as error:
-        complain(f"{error.filename or 'the system'}: {error.strerror}")
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        do = "; free some space, and run the same command again" if full else ""
+        complain(
+            f"{error.filename or ('the output' if full else 'the system')}: {error.strerror}{do}"
+        )
         return UNREACHABLE
     except KeyboardInterrupt:
         return INTERRUPTED

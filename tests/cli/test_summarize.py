@@ -155,8 +155,8 @@ def test_articles_that_were_only_added_are_worked_on_by_the_command_that_is_name
     added = on("ingest", url, "--add-only", *ALLOW)
     watched = on("watch", "--once")
 
-    assert f"next: onceflow ingest {' '.join(ALLOW)} --db" in added.out
-    assert "no worker lives; start one: onceflow ingest" in watched.out
+    assert f"next: onceflow worker ingest {' '.join(ALLOW)} --db" in added.out
+    assert "no worker lives; start one: onceflow worker ingest" in watched.out
     on("ingest", *ALLOW)
     said = on("why", f"{url}#part")
     assert (said.code, "READY_TO_GENERATE" in said.out) == (0, True), "another spelling of it"
@@ -298,9 +298,9 @@ def test_words_language_and_a_prompt_of_ones_own_reach_the_model(
 @pytest.mark.parametrize(
     ("missing", "more", "said"),
     [
-        ("aiohttp", [], "reading pages needs aiohttp: pip install 'onceflow[clients]'"),
-        ("numpy", [], "the model embedded needs numpy: pip install 'onceflow[embedded]'"),
-        ("openai", [WRITES], "the model openai:m needs openai: pip install 'onceflow[openai]'"),
+        ("aiohttp", [], "reading pages needs aiohttp: pip install '.[clients]'"),
+        ("numpy", [], "the model embedded needs numpy: pip install '.[embedded]'"),
+        ("openai", [WRITES], "the model openai:m needs openai: pip install '.[openai]'"),
     ],
 )
 def test_who_cannot_do_the_work_claims_nothing_of_it(

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from onceflow.clients import Extractor, ExtractSettings, Headers, Page
+from onceflow.clients import extract as extract_module
 from onceflow.clients.extract import CHILD
-from onceflow.core.errors import Permanent
+from onceflow.core.errors import Permanent, Transient
 
 from .hostile import failure
 
@@ -281,6 +282,26 @@ async def test_D21_the_child_dies_and_the_parent_lives(
             assert await failure(extractor.extract("bad")) == f"{kind} extract_failed"
         for number in range(10):
             assert (await extractor.extract(f"good {number}")).text == f"good {number}"
+
+
+async def test_a_child_that_gets_no_cpu_time_is_waited_for_and_the_page_is_not_to_blame(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = misbehaving(tmp_path, "signal.pause()")
+    used = extract_module._used
+
+    def starved(pid: int) -> object:
+        found = used(pid)
+        assert found is not None
+        return found._replace(seconds=0.0, sleeps=False)
+
+    monkeypatch.setattr(extract_module, "_used", starved)
+    settings = ExtractSettings(processes=1, seconds=0.5)
+    async with Extractor(settings, child=script) as extractor:
+        assert (await extractor.extract("good")).text == "good"
+        with pytest.raises(Transient, match=r"within 3 s, since the machine is too busy"):
+            await extractor.extract("bad")
+        assert (await extractor.extract("good")).text == "good"
 
 
 async def test_D21_a_child_killed_from_outside(tmp_path: Path) -> None:

@@ -95,7 +95,7 @@ async def test_what_is_missing_is_said_with_what_to_do(
         async with Llm(name) as llm:
             with pytest.raises(OnceflowError, match=r"install|no such file") as caught:
                 await llm.stream("go").read()
-            assert hint in str(caught.value) or "onceflow[local]" in str(caught.value)
+            assert hint in str(caught.value) or ".[local]" in str(caught.value)
     with pytest.raises(SettingsError, match="unknown model"):
         Llm("local:gpt")
 

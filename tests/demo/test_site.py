@@ -9,7 +9,7 @@ from onceflow import Permanent
 from onceflow.clients import Extractor, FetchSettings, Http
 from onceflow.commands.output import UsageError
 from onceflow.demo.articles import articles
-from onceflow.demo.show import make_folder
+from onceflow.demo.show import make_folder, own_folder
 from onceflow.demo.site import (
     CLOSED_PATH,
     FAILING_PATH,
@@ -71,6 +71,17 @@ def test_a_folder_with_other_things_in_it_is_left_alone(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="has other things in it"):
         make_folder(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+
+
+def test_two_demos_at_once_do_not_get_into_each_others_way(tmp_path: Path) -> None:
+    folder = tmp_path / "demo"
+    with own_folder(folder):
+        (folder / "demo.db").write_text("being played")
+        with pytest.raises(UsageError, match="another demo is being played"), own_folder(folder):
+            pass
+        assert (folder / "demo.db").read_text() == "being played"
+    with own_folder(folder):
+        assert not (folder / "demo.db").exists()
 
 
 def test_a_second_demo_replaces_what_the_first_made_and_nothing_else(tmp_path: Path) -> None:

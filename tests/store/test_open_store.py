@@ -58,7 +58,7 @@ def test_without_asyncpg_the_message_says_how_to_install_it(
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "asyncpg", None)
 
-    with refused(StoreError, "pip install 'onceflow[postgres]'"):
+    with refused(StoreError, "pip install '.[postgres]'"):
         open_store("postgresql://db.test/news")
 
 

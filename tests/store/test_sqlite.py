@@ -251,7 +251,7 @@ async def test_a_full_disk_loses_nothing_and_goes_on(store: SqliteStore) -> None
     await store._write(lambda db: db.pragma("max_page_count", db.pragma("page_count")))
     large = [Seed(f"k{at}", "x" * 1000) for at in range(500)]
 
-    with refused(StoreUnavailable, "full"):
+    with refused(StoreUnavailable, f"{store.path}: the disk of the database is full"):
         await store.add(Add(NEWS, "r1", large))
     await store._write(lambda db: db.pragma("max_page_count", 1_000_000))
 

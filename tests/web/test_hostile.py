@@ -404,6 +404,28 @@ def test_A14_what_is_no_http_gets_a_problem_and_two_hosts_are_refused(quiet: Pla
     assert raw(quiet.server, twice).startswith(b"HTTP/1.1 400 ")
 
 
+def test_A14_a_browser_is_shown_a_page_about_every_problem(client: httpx2.Client) -> None:
+    page = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
+    for path, more, status, said in (
+        ("/nowhere/<b>", {}, 404, "There is nothing at this address"),
+        ("/api/items/999999999", {}, 404, "999999999"),
+        ("/", {"Host": "evil.test"}, 421, "This server does not answer for that host"),
+    ):
+        answer = client.get(path, headers={**page, **more})
+        assert (answer.status_code, answer.headers["content-type"]) == (
+            status, "text/html; charset=utf-8",
+        )  # fmt: skip
+        assert said in answer.text
+        assert "<b>" not in answer.text
+        plain = client.get(path, headers=more)
+        assert (plain.status_code, plain.headers["content-type"]) == (status, PROBLEM)
+    refused = client.post(
+        "/admin/add-article", data={"urls": "x"}, headers={**page, "Origin": "http://evil.test"}
+    )
+    assert refused.status_code == 403
+    assert "A page of another site may change nothing here." in refused.text
+
+
 async def test_A15_two_commands_at_once_take_effect_once_and_the_worker_loses_its_lease(
     quiet: Place, puppet: Puppet, url: str
 ) -> None:

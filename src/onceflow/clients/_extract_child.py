@@ -417,7 +417,7 @@ def serve(work: Work = extract) -> None:
     sys.setrecursionlimit(RECURSION_MAX)
     while (request := _read(source)) is not None:
         # Should the parent be stopped or gone, the alarm ends us all the same.
-        signal.setitimer(signal.ITIMER_REAL, float(settings["seconds"]) + 1)
+        signal.setitimer(signal.ITIMER_REAL, float(settings["seconds_max"]) + 1)
         try:
             answer = work(_decoded(request) | {"seconds": settings["seconds"]})
         except MemoryError:

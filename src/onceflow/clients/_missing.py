@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from onceflow.core.errors import Permanent
+from onceflow.core.errors import Permanent, pip_install
 
 
 def not_installed(what: str, error: ImportError, extra: str) -> Permanent:
     name = error.name or str(error)
-    return Permanent(f"{what} needs {name}: pip install 'onceflow[{extra}]'", code="not_installed")
+    return Permanent(f"{what} needs {name}: {pip_install(extra)}", code="not_installed")

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from onceflow.clients._lifetime import PerLoop
 from onceflow.clients._missing import not_installed
@@ -31,6 +31,8 @@ ANSWER_BYTES_MAX = 128 * MIB
 CHILD = Path(__file__).with_name("_extract_child.py")
 TITLE_CHARS_MAX = 500
 SEND_CHARS = 64 * 1024  # a page goes to its child in pieces, so that it is here once and not thrice
+PATIENCE = 6  # times its limit: for so long a child that gets no CPU time is waited for
+NEWS_SECONDS = 0.5
 PAGES_PER_CHILD = 1_000  # then a fresh one: parsers of strangers' pages leak
 
 
@@ -217,12 +219,31 @@ class _Pool:
         return child
 
 
+class _Used(NamedTuple):
+    seconds: float
+    """Of CPU time."""
+    sleeps: bool
+
+
+def _used(pid: int) -> _Used | None:
+    """What a process has used up, and whether it waits for something; None if nobody can tell."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_bytes()
+        fields = stat[stat.rindex(b")") + 2 :].split()
+        ticks = int(fields[11]) + int(fields[12])
+    except (OSError, ValueError, IndexError):
+        return None
+    return _Used(ticks / os.sysconf("SC_CLK_TCK"), fields[0] == b"S")
+
+
 class _Child:
     def __init__(self, process: asyncio.subprocess.Process, settings: ExtractSettings) -> None:
         self._process = process
         self._settings = settings
         self._asked = 0
         self._busy = False
+        self._told = False
+        """It has the whole page."""
 
     @classmethod
     async def start(cls, settings: ExtractSettings, path: Path) -> _Child:
@@ -235,7 +256,8 @@ class _Child:
             start_new_session=True,  # Ctrl-C is the parent's to handle
         )
         child = cls(process, settings)
-        await child._send({"memory_bytes": settings.memory_bytes, "seconds": settings.seconds})
+        limits = {"seconds": settings.seconds, "seconds_max": settings.seconds * PATIENCE}
+        await child._send({"memory_bytes": settings.memory_bytes, **limits})
         return child
 
     @property
@@ -245,18 +267,16 @@ class _Child:
     async def ask(self, request: dict[str, Any], page: Page | str, name: str) -> dict[str, Any]:
         self._busy = True
         self._asked += 1
+        asking = asyncio.ensure_future(self._exchange(request, page))
         try:
-            async with asyncio.timeout(self._settings.seconds):
-                await self._send_page(request, page)
-                answer = await self._receive()
-        except TimeoutError:
-            raise Permanent(
-                f"{name}: no text found within {self._settings.seconds:g} s", code="extract_failed"
-            ) from None
+            await self._wait_for(asking, name)
+            answer = asking.result()
         except (OSError, EOFError, ValueError):
             raise Transient(
                 f"{name}: the process that read it came to an end", code="extract_failed"
             ) from None
+        finally:
+            asking.cancel()
         self._busy = False
         if missing := answer.get("missing"):
             error = ImportError(f"{missing}", name=str(missing))
@@ -264,6 +284,35 @@ class _Child:
         if failure := answer.get("failure"):
             raise Permanent(f"{name} cannot be read: {failure}", code="extract_failed")
         return answer
+
+    async def _exchange(self, request: dict[str, Any], page: Page | str) -> dict[str, Any]:
+        self._told = False
+        await self._send_page(request, page)
+        self._told = True
+        return await self._receive()
+
+    async def _wait_for(self, asking: asyncio.Future[dict[str, Any]], name: str) -> None:
+        """The time is for the page, not for others on a busy machine: a child that wants to run
+        and was not let is waited for, and the page is not to blame if it never is."""
+        seconds = self._settings.seconds
+        begun = _used(self._process.pid)
+        for _ in range(PATIENCE):
+            if (await asyncio.wait([asking], timeout=seconds))[0]:
+                return
+            used = _used(self._process.pid)
+            if used is None or begun is None or used.seconds - begun.seconds >= seconds / 2:
+                break
+            if used.sleeps and self._told:
+                if (await asyncio.wait([asking], timeout=NEWS_SECONDS))[0]:
+                    return  # it had answered, and we were busy ourselves
+                break
+        else:
+            raise Transient(
+                f"{name}: no text found within {PATIENCE * seconds:g} s, since the machine is too "
+                "busy",
+                code="extract_failed",
+            )
+        raise Permanent(f"{name}: no text found within {seconds:g} s", code="extract_failed")
 
     async def end(self) -> None:
         with contextlib.suppress(ProcessLookupError):

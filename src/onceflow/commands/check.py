@@ -20,6 +20,7 @@ from onceflow.commands.config import TABLES, Config
 from onceflow.commands.output import OK, SOME_FAILED, UNREACHABLE, Out, UsageError
 from onceflow.commands.text import many, masked, plain, span
 from onceflow.engine.audit import INVARIANTS
+from onceflow.engine.neighbours import ended_here, living
 
 CLOCK_SECONDS_MAX = 60.0
 DISK_BYTES_MIN = 256 * 1024 * 1024
@@ -174,8 +175,9 @@ def _clock(now: int) -> Finding:
 def _workers(
     workers: list[Any], stages: list[Any], activity: list[Any], now: int, lease_ms: int
 ) -> Iterator[Finding]:
-    alive = [row for row in workers if now - row["beat_at"] <= lease_ms]
-    silent = [row for row in workers if now - row["beat_at"] > lease_ms and row["leases"]]
+    alive = living(workers, now, lease_ms)
+    gone = ended_here(workers)
+    silent = [row for row in workers if row not in alive and row["leases"]]
     if any(row["ready"] for row in activity) and not alive:
         yield Finding(
             "workers", "bad", "items are ready, but no worker lives",
@@ -187,7 +189,8 @@ def _workers(
     for row in silent:
         yield Finding(
             "workers", "bad" if not alive else "note",
-            f"{plain(row['host'], 60)} pid {row['pid']} is silent for "
+            f"{plain(row['host'], 60)} pid {row['pid']} "
+            f"{'has ended' if row['id'] in gone else 'is silent'} for "
             f"{span((now - row['beat_at']) / 1000)} and holds {many(row['leases'], 'lease')}",
             "any living worker takes them back at its next sweep",
         )  # fmt: skip

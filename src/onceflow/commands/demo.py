@@ -13,6 +13,7 @@ from onceflow import OnceflowError
 from onceflow.commands.common import COMMON, Flag
 from onceflow.commands.output import OK, SOME_FAILED, Out, UsageError, remark
 from onceflow.commands.text import span
+from onceflow.core.errors import pip_install
 
 FOLDER = "onceflow-demo"
 NEEDED = ("aiohttp", "ada_url", "protego", "trafilatura", "lxml", "numpy", "wordllama")
@@ -47,16 +48,14 @@ def demo(
         raise UsageError(f"--speed is {speed:g}; it must be between 0.1 and 100")
     missing = [name for name in NEEDED if find_spec(name) is None]
     if missing:
-        raise UsageError(
-            f"the demo needs {', '.join(missing)}: pip install 'onceflow[clients,embedded]'"
-        )
-    from onceflow.demo.show import Show, make_folder
+        raise UsageError(f"the demo needs {', '.join(missing)}: {pip_install('clients,embedded')}")
+    from onceflow.demo.show import Show, own_folder
     from onceflow.demo.tell import Teller
 
-    make_folder(out)
     show = Show(out, speed, Teller(as_json=json, quiet=quiet))
     try:
-        report = asyncio.run(show.play(LIMIT_SECONDS))
+        with own_folder(out):
+            report = asyncio.run(show.play(LIMIT_SECONDS))
     except KeyboardInterrupt:
         remark("stopped; the workers are gone, and the next demo begins afresh")
         raise

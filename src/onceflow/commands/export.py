@@ -19,6 +19,7 @@ from onceflow.commands.graphml import graphml
 from onceflow.commands.look import item_json
 from onceflow.commands.output import OK, ReaderGone, UsageError, forget, speaks_unicode
 from onceflow.commands.text import many
+from onceflow.core.errors import pip_install
 
 FORMATS = ("jsonl", "csv", "parquet", "graphml")
 GRAPH = "expand"
@@ -309,7 +310,7 @@ def _parquet() -> tuple[Any, Any]:
         import pyarrow  # type: ignore[import-untyped]  # the package has no types
         import pyarrow.parquet as parquet  # type: ignore[import-untyped]  # as above
     except ImportError:
-        raise UsageError("Parquet needs pyarrow: pip install 'onceflow[export]'") from None
+        raise UsageError(f"Parquet needs pyarrow: {pip_install('export')}") from None
     return pyarrow, parquet
 
 

@@ -29,6 +29,7 @@ from onceflow.commands.board import (
 from onceflow.commands.common import WORKED_BY
 from onceflow.commands.output import is_fancy, remark
 from onceflow.commands.text import masked, plain
+from onceflow.engine.neighbours import living
 
 LOOK_SECONDS = 0.25
 """The least time between two looks at the database."""
@@ -188,7 +189,7 @@ class Watcher:
         held: list[Any] = []
         workers = await read("workers")
         working_here = self._flow.health() is not None
-        self._alive = working_here or any(now - row["beat_at"] <= lease_ms for row in workers)
+        self._alive = working_here or bool(living(workers, now, lease_ms))
         for worker in workers[-WORKERS_ASKED_MAX:]:
             if worker["leases"]:
                 held += await read("held", worker=worker["id"])

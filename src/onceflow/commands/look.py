@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+import time
 from collections import deque
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import asdict
 from itertools import chain
 from pathlib import Path
@@ -17,8 +19,9 @@ from cyclopts import Parameter
 from onceflow import Event, Flow, Item, Run
 from onceflow.commands.common import Common, Flag, check_pipeline, find_item, find_run
 from onceflow.commands.knowledge import folder
-from onceflow.commands.output import OK, SOME_FAILED, Out, UsageError, terminal_width
-from onceflow.commands.text import ago, clock, cut, many, plain, span
+from onceflow.commands.next import next_step, where, worker_command
+from onceflow.commands.output import OK, SOME_FAILED, Out, UsageError, is_fancy, terminal_width
+from onceflow.commands.text import ago, clock, cut, cut_middle, many, plain, span
 from onceflow.core.item import Phase
 from onceflow.engine.figures import stage_figures, totals, workers
 from onceflow.engine.listing import known_states, state_name
@@ -31,6 +34,11 @@ EXPAND = "expand"
 SHOWN_IN_TERMINAL = 100
 """How many lines a listing has in a terminal, unless --limit says more."""
 BODY_CHARS_SHOWN = 2000
+READER_SECONDS = 0.5
+"""How soon a reader that is gone is missed."""
+PLAIN_SECONDS = 10.0
+NARROW = 70
+"""Below so many columns a line of the history has no room for its date."""
 
 
 # --- status ---
@@ -49,7 +57,7 @@ def status(*, pipeline: str | None = None, common: Common | None = None) -> int:
 
 
 async def _status(flow: Flow, pipeline: str | None, common: Common) -> int:
-    out = common.out
+    out, at = common.out, where(common)
     async with flow:
         await check_pipeline(flow, pipeline)
         found = await _overview(flow, pipeline)
@@ -59,8 +67,24 @@ async def _status(flow: Flow, pipeline: str | None, common: Common) -> int:
         out.emit(found)
         return OK
     for line in _status_lines(found):
-        out.line(line)
+        lead = len(line) - len(line.lstrip())
+        out.hanging(line[:lead], line[lead:])
+    for line in _status_next(found, at):
+        out.say(line)
     return OK
+
+
+def _status_next(found: Mapping[str, Any], at: str) -> Iterator[str]:
+    """What to do about what the status shows."""
+    alive = any(not row["ended"] for row in found["workers"])
+    for name, one in found["pipelines"].items():
+        for stage, row in one["stages"].items():
+            if row.get("paused"):
+                yield f"next: onceflow resume {stage} --pipeline {name}{at}"
+        if not alive and any(row["phases"].get("ready") for row in one["stages"].values()):
+            yield f"next: {worker_command(name)}{at}"
+        if any(row["pipeline"] == name for row in found["failures"]):
+            yield f"next: onceflow items --phase failed --pipeline {name}{at}"
 
 
 async def _overview(flow: Flow, pipeline: str | None) -> dict[str, Any]:
@@ -247,6 +271,7 @@ async def _runs(flow: Flow, pipeline: str | None, most: int | None, out: Out) ->
              ago(now, one.created_at))
             for one in listed
         ],
+        spare=("TOKENS", "PIPELINE", "OPEN", "BEGAN", "ITEMS"),
     )  # fmt: skip
     return OK
 
@@ -365,8 +390,26 @@ def _item_rows(out: Out, page: Sequence[Item], widths: Sequence[int] | None) -> 
             max(len(row[at]) for row in chain([ITEM_COLUMNS], rows))
             for at in range(len(ITEM_COLUMNS))
         ]
-    out.rows(chain([ITEM_COLUMNS] if head else [], rows), widths)
+    room = terminal_width(sys.stdout)
+    if room is not None and sum(widths) + 2 * (len(widths) - 1) > room:
+        _narrow_items(out, page, room, head=head)
+    else:
+        out.rows(chain([ITEM_COLUMNS] if head else [], rows), widths)
     return widths
+
+
+def _narrow_items(out: Out, page: Sequence[Item], room: int, *, head: bool) -> None:
+    """What is known of each item under its key, where there is no room for columns."""
+    ids = max(len(str(page[-1].id)), 2)
+    states = max(5, *(len(item.state) for item in page))
+    if head:
+        out.line(f"{'ID':<{ids}}  {'STATE':<{states}}  KEY")
+    left = max(room - ids - states - 4, 12)
+    for item in page:
+        key = cut_middle(plain(item.key, 1000), left)
+        out.line(f"{item.id:<{ids}}  {item.state:<{states}}  {key}")
+        if item.error:
+            out.hanging("    ", plain(item.error, 300))
 
 
 def item_json(item: Item) -> dict[str, Any]:
@@ -390,10 +433,10 @@ def show(item: str, /, *, pipeline: str | None = None, common: Common | None = N
         Its pipeline, if several have an item with that key.
     """
     common = common or Common()
-    return asyncio.run(_show(common.existing(), pipeline, item, common.out))
+    return asyncio.run(_show(common.existing(), pipeline, item, common.out, where(common)))
 
 
-async def _show(flow: Flow, pipeline: str | None, name: str, out: Out) -> int:
+async def _show(flow: Flow, pipeline: str | None, name: str, out: Out, at: str) -> int:
     async with flow:
         item = await find_item(flow, pipeline, name)
         results = await flow.results(item.id)
@@ -401,31 +444,35 @@ async def _show(flow: Flow, pipeline: str | None, name: str, out: Out) -> int:
         partial = await flow.partial(item.id)
         of_runs = [row["run"] for row in await flow.store.read("runs_of", item=item.id)]
         why = await flow.why(item.pipeline, item.id)
+        step = None if item.phase is Phase.DONE else await next_step(flow, item, at)
     if out.as_json:
         text = None if partial is None else {"epoch": partial[0], "text": partial[1]}
         out.emit(
-            {**item_json(item), "why": why, "runs": of_runs, "partial": text, "results": results,
-             "events": [asdict(event) for event in events]}
+            {**item_json(item), "why": why, "next": step, "runs": of_runs, "partial": text,
+             "results": results, "events": [asdict(event) for event in events]}
         )  # fmt: skip
         return OK
-    out.line(plain(item.key, 8192))
+    out.hanging("", plain(item.key, 8192))
     for label, value in (
         ("item", f"{item.id} of {item.pipeline}"),
         ("state", f"{item.state} (stage {item.stage}, {item.phase.value})"),
         ("why", plain(why, 1000)),
+        *([("next", step)] if step else []),
         ("attempt", f"{item.attempt}, generation {item.generation}, fence {item.fence}"),
         ("runs", ", ".join(of_runs) or item.run),
         ("added", clock(item.created_at)),
         ("changed", clock(item.updated_at)),
     ):
-        out.line(f"  {label:<8} {value}")
+        out.hanging(f"  {label:<8} ", value)
     if partial is not None:
-        out.line(f"\nin progress: {plain(partial[1], BODY_CHARS_SHOWN)}")
+        out.line()
+        out.hanging("in progress: ", plain(partial[1], BODY_CHARS_SHOWN))
     for row in results:
         stage = row["stage"] or "given"
         body = plain(json.dumps(row["body"], ensure_ascii=False), BODY_CHARS_SHOWN)
-        out.line(f"\nresult of {stage}, generation {row['generation']}, {clock(row['at'])}")
-        out.line(f"  {body}")
+        out.line()
+        out.hanging("", f"result of {stage}, generation {row['generation']}, {clock(row['at'])}")
+        out.hanging("  ", body)
     out.line("\nhistory")
     for event in events:
         out.line(f"  {event_line(event, with_key=False)}")
@@ -443,17 +490,20 @@ def why(item: str, /, *, pipeline: str | None = None, common: Common | None = No
         Its pipeline, if several have an item with that key.
     """
     common = common or Common()
-    return asyncio.run(_why(common.existing(), pipeline, item, common.out))
+    return asyncio.run(_why(common.existing(), pipeline, item, common.out, where(common)))
 
 
-async def _why(flow: Flow, pipeline: str | None, name: str, out: Out) -> int:
+async def _why(flow: Flow, pipeline: str | None, name: str, out: Out, at: str) -> int:
     async with flow:
         item = await find_item(flow, pipeline, name)
         text = await flow.why(item.pipeline, item.id)
+        step = await next_step(flow, item, at)
     if out.as_json:
-        out.emit({**item_json(item), "why": text})
-    else:
-        out.line(plain(text, 1000))
+        out.emit({**item_json(item), "why": text, "next": step})
+        return OK
+    out.hanging("", plain(text, 1000))
+    if step:
+        out.line(f"  next: {step}")
     return OK
 
 
@@ -522,11 +572,32 @@ async def _events(
                 after = event.seq
         if last is None or follow:
             out.flush()
-            async for event in flow.events(after=after, follow=follow, **chosen):
-                _put_event(out, event)
-                if follow:
-                    out.flush()
+            async with _reader_watched(out, follow=follow):
+                async for event in flow.events(after=after, follow=follow, **chosen):
+                    _put_event(out, event)
+                    if follow:
+                        out.flush()
     return OK
+
+
+@asynccontextmanager
+async def _reader_watched(out: Out, *, follow: bool) -> AsyncIterator[None]:
+    """What goes on for ever ends when nobody reads it any more, also if nothing happens."""
+
+    async def watch() -> None:
+        while follow:
+            await asyncio.sleep(READER_SECONDS)
+            out.check_reader()
+
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            watching = tasks.create_task(watch())
+            try:
+                yield
+            finally:
+                watching.cancel()
+    except BaseExceptionGroup as several:
+        raise several.exceptions[0] from None
 
 
 async def _last_events(
@@ -554,7 +625,10 @@ def _put_event(out: Out, event: Event) -> None:
 
 def event_line(event: Event, *, with_key: bool = True) -> str:
     """An event for people."""
+    width = terminal_width(sys.stdout)
     words = [str(event.seq), clock(event.at), f"{event.kind:<15}"]
+    if width is not None and width < NARROW:
+        words = [str(event.seq), clock(event.at).split()[-1], event.kind]
     if with_key:
         words.append(plain(event.key or event.pipeline, 100))
     if event.stage:
@@ -566,8 +640,7 @@ def event_line(event: Event, *, with_key: bool = True) -> str:
     if event.data:
         words.append(plain(event.data.get("error") or json.dumps(dict(event.data)), 200))
     text = "  ".join(words)
-    width = terminal_width(sys.stdout)
-    return text if width is None else cut(text, width)
+    return text if width is None else cut(text, width if with_key else width - 2)
 
 
 # --- watch ---
@@ -610,10 +683,32 @@ async def _watch(
         await watcher.begin(run)
         if once or out.as_json:
             return await _snapshots(watcher, out, once=once)
+        if not is_fancy(sys.stderr) and not out.quiet:
+            return await _lines(watcher, out)
         follower = Follower(flow, watcher, quiet=out.quiet)
-        await follower.run(watcher.finished)
+        async with _reader_watched(out, follow=True):
+            await follower.run(watcher.finished)
     out.line(watcher.board.line())
     return SOME_FAILED if watcher.board.totals.failed else OK
+
+
+async def _lines(watcher: Watcher, out: Out) -> int:
+    """Where there is no terminal, progress is the data: a line every 10 % or 10 s, and failures."""
+    spoken = (-1, float("-inf"))
+    while True:
+        board = await watcher.look()
+        for line in await watcher.failures():
+            out.line(line)
+        over = watcher.finished.is_set()
+        tenth, at = int(board.totals.part * 10), time.monotonic()
+        if over or tenth > spoken[0] or at - spoken[1] >= PLAIN_SECONDS:
+            spoken = (tenth, at)
+            out.line(board.line())
+        out.flush()
+        if over:
+            return SOME_FAILED if board.totals.failed else OK
+        await asyncio.sleep(READER_SECONDS)
+        out.check_reader()
 
 
 async def _snapshots(watcher: Watcher, out: Out, *, once: bool) -> int:
@@ -643,6 +738,7 @@ async def _snapshots(watcher: Watcher, out: Out, *, once: bool) -> int:
         if once or watcher.finished.is_set():
             return SOME_FAILED if board.totals.failed else OK
         await asyncio.sleep(0.5)
+        out.check_reader()
 
 
 def _most(limit: int | None, out: Out) -> int | None:

@@ -18,6 +18,7 @@ from onceflow.commands.common import Common, Flag
 from onceflow.commands.config import Config, LlmSettings
 from onceflow.commands.output import OK, SOME_FAILED, UNREACHABLE, UsageError, remark
 from onceflow.commands.text import masked
+from onceflow.core.errors import pip_install
 
 models = App(
     name="models", help="What can summarize here, and how to get the rest.", help_format="plaintext"
@@ -176,4 +177,4 @@ def _there(*modules: str) -> bool:
 
 
 def _install(extra: str) -> str:
-    return f"pip install 'onceflow[{extra}]'"
+    return pip_install(extra)

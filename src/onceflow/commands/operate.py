@@ -11,7 +11,8 @@ from typing import Annotated, Any, Literal
 from cyclopts import Parameter
 
 from onceflow import Flow, Pipeline
-from onceflow.commands.common import Common, Flag, check_pipeline, find_item, find_run
+from onceflow.commands.common import WORKED_BY, Common, Flag, check_pipeline, find_item, find_run
+from onceflow.commands.next import anybody_works, where, worker_command
 from onceflow.commands.output import OK, SOME_FAILED, Out, UsageError
 from onceflow.commands.program import pipelines_of
 from onceflow.commands.ready import ready_pipelines
@@ -155,7 +156,8 @@ def _act(
         ready = asyncio.run(_ready_here(common))
         programs += [pipeline for pipeline in ready if pipeline.name not in named]
     flow = common.existing(*programs)
-    return asyncio.run(_perform(flow, command, keys, which, programs, common.out, options))
+    at = where(common)
+    return asyncio.run(_perform(flow, command, keys, which, programs, common.out, options, at))
 
 
 async def _ready_here(common: Common) -> list[Pipeline]:
@@ -177,6 +179,7 @@ async def _perform(
     programs: Sequence[Pipeline],
     out: Out,
     options: dict[str, Any],
+    at: str,
 ) -> int:
     async with flow:
         await check_pipeline(flow, which.pipeline)
@@ -197,7 +200,19 @@ async def _perform(
             command, which.pipeline, state=which.state, stage=which.stage, run=run,
             error_code=which.error, keys=ids if keys else None, **options,
         )  # fmt: skip
-    return _tell(out, command, acted, dry_run=options["dry_run"], named=bool(keys))
+        code = _tell(out, command, acted, dry_run=options["dry_run"], named=bool(keys))
+        if acted.changed and command in ("retry", "release"):
+            await _tell_who_works(flow, at, out)
+    return code
+
+
+async def _tell_who_works(flow: Flow, at: str, out: Out) -> None:
+    """Items are ready: name the commands that work on them, unless somebody does already."""
+    for row in await flow.store.read("activity"):
+        name = row["pipeline"]
+        if row["ready"] and not await anybody_works(flow, name):
+            again = "the command that added them" if name not in WORKED_BY else f"onceflow {name}"
+            out.say(f"  next: {worker_command(name)}{at}, or {again} once more")
 
 
 async def _check_stage(flow: Flow, stage: str | None, pipeline: str | None) -> None:
@@ -329,7 +344,12 @@ def _tune(
     common = common or Common()
     if not stages and pipeline is None:
         raise UsageError("name a stage, or --pipeline for all of its stages")
-    return asyncio.run(_tuned(common.existing(), stages, pipeline, what, options, common.out))
+    code = asyncio.run(_tuned(common.existing(), stages, pipeline, what, options, common.out))
+    if what == "paused":
+        names = "".join(f" {name}" for name in stages)
+        named = f" --pipeline {pipeline}" if pipeline else ""
+        common.out.say(f"  next: onceflow resume{names}{named}{where(common)} claims them again")
+    return code
 
 
 async def _tuned(

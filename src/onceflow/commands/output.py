@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import sys
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, is_dataclass
 from typing import Any, TextIO
@@ -75,10 +77,37 @@ class Out:
         """One JSON object on one line, in plain ASCII: safe for any terminal, parser and locale."""
         self._write(json.dumps(as_json(value), separators=(", ", ": ")) + "\n")
 
-    def table(self, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-        """Columns as wide as their contents."""
+    def table(
+        self,
+        columns: Sequence[str],
+        rows: Iterable[Sequence[object]],
+        spare: Sequence[str] = (),
+    ) -> None:
+        """Columns as wide as their contents; those to spare are left out, the first first, where a
+        terminal is too narrow."""
         cells = [list(columns), *([plain(cell) for cell in row] for row in rows)]
-        self.rows(cells, [max(len(row[at]) for row in cells) for at in range(len(columns))])
+        widths = [max(len(row[at]) for row in cells) for at in range(len(columns))]
+        room = terminal_width(sys.stdout)
+        for name in spare:
+            if room is None or sum(widths) + 2 * (len(widths) - 1) <= room:
+                break
+            at = cells[0].index(name)
+            for row in cells:
+                del row[at]
+            del widths[at]
+        self.rows(cells, widths)
+
+    def hanging(self, head: str, text: str) -> None:
+        """A text behind its head, in a terminal broken at its edge."""
+        room = terminal_width(sys.stdout)
+        if room is None:
+            self.line(head + text)
+            return
+        indent = " " * (len(head) if len(head) <= room // 2 else 2)
+        for line in textwrap.wrap(
+            text, room, initial_indent=head, subsequent_indent=indent, break_on_hyphens=False
+        ) or [head.rstrip()]:
+            self.line(line)
 
     def rows(self, cells: Iterable[Sequence[str]], widths: Sequence[int]) -> None:
         """Rows in columns of these widths, cut at the edge of a terminal."""
@@ -99,6 +128,18 @@ class Out:
         except BrokenPipeError:
             forget(sys.stdout)
             raise ReaderGone from None
+
+    def check_reader(self) -> None:
+        """Notice that whoever read our stdout is gone, also while there is nothing to write."""
+        try:
+            poll = select.poll()
+            poll.register(sys.stdout.fileno(), 0)  # errors are told without being asked for
+            gone = any(what & select.POLLERR for _, what in poll.poll(0))
+        except (OSError, ValueError, AttributeError):  # no real file, or a system without poll
+            return
+        if gone:
+            forget(sys.stdout)
+            raise ReaderGone
 
     def flush(self) -> None:
         try:

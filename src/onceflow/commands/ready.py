@@ -16,7 +16,7 @@ from onceflow.commands.common import READY_NAMES, Common, Engine
 from onceflow.commands.config import Config, LlmSettings, SummarizeSettings
 from onceflow.commands.output import UsageError
 from onceflow.commands.text import plain
-from onceflow.core.errors import SettingsError
+from onceflow.core.errors import SettingsError, pip_install
 
 if TYPE_CHECKING:
     from onceflow.pipelines.summarize import Summarize
@@ -109,8 +109,7 @@ def check_installed(model: str) -> None:
         missing = [name for name in needed if find_spec(name) is None]
         if missing:
             raise UsageError(
-                f"{what} needs {', '.join(missing)}: pip install 'onceflow[{extra}]'; nothing was "
-                "claimed"
+                f"{what} needs {', '.join(missing)}: {pip_install(extra)}; nothing was claimed"
             )
 
 

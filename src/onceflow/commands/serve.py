@@ -12,7 +12,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from onceflow import Pipeline
+from onceflow import Flow, Pipeline
 from onceflow.commands.common import Common, Engine, Flag
 from onceflow.commands.config import Config
 from onceflow.commands.ingest import Reading, ingest_jobs
@@ -21,6 +21,7 @@ from onceflow.commands.output import INTERRUPTED, OK, UsageError
 from onceflow.commands.program import pipelines_of
 from onceflow.commands.ready import check_installed
 from onceflow.commands.work import LogLines, logging_to
+from onceflow.core.errors import pip_install
 
 PORT = 8000
 TOKEN_VARIABLE = "ONCEFLOW_TOKEN"
@@ -75,9 +76,7 @@ def serve(
     common = common or Common()
     missing = [name for name in NEEDED if find_spec(name) is None]
     if missing:
-        raise UsageError(
-            f"serving needs {', '.join(missing)}: pip install 'onceflow[server,clients]'"
-        )
+        raise UsageError(f"serving needs {', '.join(missing)}: {pip_install('server,clients')}")
     token = _token(token_file)  # taken out of the environment, before anybody inherits it
     if token is None and not _is_loopback(host):
         raise UsageError(
@@ -98,6 +97,7 @@ def serve(
     pipelines += _sites(common, reading or Reading(), worker=not no_worker)
     if file is not None:
         pipelines += pipelines_of(file, ())
+    asyncio.run(_opened_once(common.flow(*pipelines, settings=settings)))
     flow = common.flow(*pipelines, settings=settings)
     shared.pages.flow = flow
 
@@ -157,6 +157,12 @@ def _sites(common: Common, reading: Reading, *, worker: bool) -> list[Pipeline]:
     model = None if reading.model is None else [reading.model]
     assistants = Assistants(model, reading.base_url, reading.contact, reading.allow_network)
     return [analyze_job(common, Asking(), assistants, works=worker).pipeline()]
+
+
+async def _opened_once(flow: Flow) -> None:
+    """A database that cannot be used is said now, in one line, not by the server's traceback."""
+    async with flow:
+        pass
 
 
 def _token(file: Path | None) -> str | None:

@@ -36,6 +36,14 @@ def cut(text: str, most: int) -> str:
     return text if len(text) <= most else text[: max(0, most - 1)] + "…"
 
 
+def cut_middle(text: str, most: int) -> str:
+    """The beginning and the end, which tell addresses apart."""
+    if len(text) <= most:
+        return text
+    end = max(0, (most - 1) // 2)
+    return text[: most - 1 - end] + "…" + text[len(text) - end :]
+
+
 def masked(text: str) -> str:
     """Without the password of any address in it."""
     return SECRET_FIELD.sub(r"\g<before>***", SECRET.sub(r"\g<before>***@", text))

@@ -33,6 +33,7 @@ from onceflow import Flow, Pipeline, StoreUnavailable
 from onceflow.commands.analyze import Asking, Assistants, analyze_job
 from onceflow.commands.common import READY_NAMES, WORKED_BY, Common, Engine, Flag, find_run
 from onceflow.commands.expand import Reach, Subject, expand_job
+from onceflow.commands.next import where
 from onceflow.commands.output import INTERRUPTED, OK, SOME_FAILED, Out, UsageError, remark
 from onceflow.commands.program import one_pipeline, pipelines_of
 from onceflow.commands.ready import (
@@ -42,8 +43,8 @@ from onceflow.commands.ready import (
     worker_flow,
 )
 from onceflow.commands.seeds import Source, Survey, keys_of, source_of, survey
-from onceflow.commands.text import many, masked, plain, span
-from onceflow.core.item import Run
+from onceflow.commands.text import many, plain, span
+from onceflow.core.item import Phase, Run
 from onceflow.engine.flow import ADD_CHUNK, new_run_id
 
 if TYPE_CHECKING:
@@ -98,6 +99,8 @@ class Report:
     """Ready, but nobody may claim them: their stage is paused or their run halted."""
     gate: str | None = None
     """The phase of the gate's own item."""
+    changed_since_gate: int = 0
+    """Items that were done again after it was: what it says of them is what was before."""
     tokens: int = 0
     cost: float = 0.0
     out: str | None = None
@@ -242,15 +245,15 @@ def submit(
     found = Survey() if source is None else survey(pipeline, source)
     if source is not None and not found.accepted:
         return _nothing(source, found, pipeline, out)
-    where = f" --db {masked(common.db)}" if common.db else ""
+    at = where(common)
     began = time.monotonic()
-    report = asyncio.run(_run(flow, _Job(pipeline, source, found, wishes, out, where)))
+    report = asyncio.run(_run(flow, _Job(pipeline, source, found, wishes, out, at)))
     report.seconds = round(time.monotonic() - began, 3)
     _tell_refusals(source, found, out)
     if out.as_json:
         out.emit(_json(report))
     else:
-        for line in _summary(report, pipeline, where, wishes):
+        for line in _summary(report, pipeline, at, wishes):
             out.line(line)
     return report.code
 
@@ -599,7 +602,11 @@ async def _settle(flow: Flow, report: Report, where: str) -> Report:
             report.open += row["items"]
             report.stuck += row["items"] if row["phase"] == "ready" else 0
     if run is not None and run.gate_item is not None:
-        report.gate = (await flow.item(None, run.gate_item)).phase.value
+        gate = await flow.item(None, run.gate_item)
+        report.gate = gate.phase.value
+        if gate.phase is Phase.DONE and not report.open:
+            since = await flow.store.read("changed_since", run=run.id, since=gate.updated_at)
+            report.changed_since_gate = since[0]["items"]
     if run is not None:
         report.tokens, report.cost = run.tokens, run.cost
         report.full = run.max_items is not None and run.accepted >= run.max_items
@@ -671,6 +678,12 @@ def _summary(report: Report, pipeline: Pipeline, where: str, wishes: Wishes) -> 
         yield f"  the gate's item failed: onceflow show gate:{report.run}{where}"
     elif report.gate == "done" and report.out is None:
         yield f"  after all of them: onceflow show gate:{report.run}{where}"
+    if report.changed_since_gate:
+        what = "the digest" if report.out is not None else "that"
+        yield (
+            f"  {what} is from before {many(report.changed_since_gate, 'item')} changed (a retry): "
+            "this command with --new-run writes a new one"
+        )
     for note in report.notes:
         yield f"  {plain(note, 800)}"
     if report.interrupted:

@@ -18,6 +18,8 @@ A message names the thing, says what happened and what to do next.
 
 from __future__ import annotations
 
+from functools import cache
+
 
 class OnceflowError(Exception):
     """The root: `except OnceflowError` catches all of ours and nothing else."""
@@ -97,3 +99,17 @@ class Halt(HandlerError):
     costing an attempt, and is claimed again when somebody raises the run's ceiling."""
 
     default_code = "halted"
+
+
+@cache
+def pip_install(extras: str) -> str:
+    """The command that installs what is missing: in the clone that this program came from, or by
+    the package's name."""
+    import json  # only when something is missing
+    from importlib.metadata import PackageNotFoundError, distribution
+
+    try:
+        origin = json.loads(distribution("onceflow").read_text("direct_url.json") or "{}")
+    except PackageNotFoundError:
+        origin = {"dir_info": {}}  # not installed at all: it runs from a clone
+    return f"pip install '{'.' if 'dir_info' in origin else 'onceflow'}[{extras}]'"

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
+import os
 import shlex
 import shutil
 import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -37,12 +39,38 @@ KILL_AFTER_SECONDS = 1.2
 """How long the slow page is under way before its worker dies: long enough to be seen."""
 
 
-def make_folder(folder: Path) -> None:
-    """A folder for the demo. What an earlier demo left there is replaced, and nothing else."""
+@contextlib.contextmanager
+def own_folder(folder: Path) -> Iterator[None]:
+    """A folder for one demo at a time."""
+    _check_folder(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    held = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UsageError(
+                f"another demo is being played in {folder}; wait for its end, or name another "
+                "folder with --out"
+            ) from None
+        except OSError:
+            pass  # a file system without locks
+        make_folder(folder)
+        yield
+    finally:
+        os.close(held)
+
+
+def _check_folder(folder: Path) -> None:
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"{folder} is not a folder; name another with --out")
     if folder.exists() and any(folder.iterdir()) and not (folder / MARK).exists():
         raise UsageError(f"{folder} has other things in it; name another folder with --out")
+
+
+def make_folder(folder: Path) -> None:
+    """A folder for the demo. What an earlier demo left there is replaced, and nothing else."""
+    _check_folder(folder)
     folder.mkdir(parents=True, exist_ok=True)
     for name in MADE:
         path = folder / name

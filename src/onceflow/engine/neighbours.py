@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from onceflow.store.base import Row
+from onceflow.store.clock import boot_id
 
 FIRST_NAMESPACE = "pid:[4026531836]"
 """The space of process ids of a Linux system that runs in no container."""
@@ -36,6 +37,18 @@ def ended(workers: Iterable[Row], boot: str) -> list[str]:
         for row in workers
         if row["host"] == here and row["boot"] == boot and not _is_there(row["pid"])
     ]
+
+
+def living(workers: Iterable[Row], now: int, patience_ms: int) -> list[Row]:
+    """The workers that have not been silent for long, and have not ended on this machine."""
+    known = list(workers)
+    gone = set(ended(known, boot_id()))
+    return [row for row in known if row["id"] not in gone and now - row["beat_at"] <= patience_ms]
+
+
+def ended_here(workers: Iterable[Row]) -> set[str]:
+    """The ids of workers of this machine that were killed since it was started."""
+    return set(ended(workers, boot_id()))
 
 
 def _is_there(pid: int) -> bool:

@@ -6,6 +6,7 @@ from typing import Any
 
 from onceflow.core.item import Phase
 from onceflow.engine.listing import States, state_name
+from onceflow.engine.neighbours import ended_here, living
 from onceflow.store.base import Row, Store
 
 
@@ -46,6 +47,11 @@ def _active(item: Row, state: str, stage: Row | None, workers: list[Row], now: i
     silent = now - holder["beat_at"]
     lease_ms = stage["lease_ms"] if stage else 0
     where = f"{holder['host']} pid {holder['pid']}"
+    if holder["id"] in ended_here([holder]):
+        return (
+            f"{state}: its worker ({where}) has ended without a word; the next one that starts "
+            "here takes it back"
+        )
     if silent > lease_ms:
         return (
             f"{state}: its worker ({where}) is silent for {seconds(silent)}; "
@@ -69,7 +75,7 @@ async def _ready(
     run = await store.read("run", id=item["run"])
     if run and run[0]["halted"]:
         return f"{state}: run {item['run']} is halted: {run[0]['halted']}"
-    if not any(now - row["beat_at"] <= _patience_ms(stage) for row in workers):
+    if not living(workers, now, _patience_ms(stage)):
         return f"{state}: ready, but no worker lives; start one with `onceflow worker`"
     limit = None if stage is None else stage["chosen_limit"] or stage["declared_limit"]
     if stage is not None and limit is not None and stage["active"] >= limit:

@@ -7,6 +7,7 @@ is missing, damaged or out of date is written again from what was committed, to 
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import re
 from collections.abc import Callable, Iterable
@@ -201,7 +202,12 @@ class Files:
         count = len(self._owed)
         what = "many files" if self._owes_all else f"{count} file{'s' if count > 1 else ''}"
         why = "another process holds them" if self._error is None else self._error.strerror
-        return f"{what} in {self.folder.path} could not be written: {why}"
+        free = "; free some space there" if self._is_full else ""
+        return f"{what} in {self.folder.path} could not be written: {why}{free}"
+
+    @property
+    def _is_full(self) -> bool:
+        return self._error is not None and self._error.errno in (errno.ENOSPC, errno.EDQUOT)
 
     def report(self) -> tuple[str, str | None]:
         """Where to look first, and why some of it is not there."""
@@ -228,8 +234,9 @@ class Files:
             if self._error is None:
                 self._error = error
                 self._warn(
-                    f"{self.folder.path / name} cannot be written: {error.strerror}; the work goes "
-                    "on, and the files follow as soon as they can"
+                    f"{self.folder.path / name} cannot be written: {error.strerror}; "
+                    f"{'free some space: ' if self._is_full else ''}the work goes on, and the "
+                    "files follow as soon as they can"
                 )
 
     def _owe(self, numbers: Iterable[int]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from onceflow.core.errors import StoreError
+from onceflow.core.errors import StoreError, pip_install
 
 if TYPE_CHECKING:
     from onceflow.store.base import Store
@@ -29,7 +29,7 @@ def open_store(url: str, **options: Any) -> Store:
             if missing.name != "asyncpg":
                 raise
             raise StoreError(
-                "PostgreSQL needs asyncpg; install it with: pip install 'onceflow[postgres]'"
+                f"PostgreSQL needs asyncpg; install it with: {pip_install('postgres')}"
             ) from None
         # A commit is on the server's disk, always: the least that PostgreSQL offers below that
         # would lose commits when the server is killed, not only when the power is cut.

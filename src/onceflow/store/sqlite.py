@@ -261,7 +261,7 @@ class SqliteStore:
         try:
             return _rows(connection, text, parameters)
         except apsw.Error as error:
-            raise as_unavailable(error) from error
+            raise as_unavailable(error, str(self.path)) from error
 
     def _connect(self) -> apsw.Connection:
         try:
@@ -290,7 +290,7 @@ def _write_inline(db: apsw.Connection, work: Callable[[apsw.Connection], T]) -> 
     try:
         [(_, value, error)] = write_group(db, [operation])
     except apsw.Error as failed:
-        raise as_unavailable(failed) from failed
+        raise as_unavailable(failed, db.filename) from failed
     if error is not None:
         raise error
     answer: T = value

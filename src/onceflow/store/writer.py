@@ -111,7 +111,7 @@ class Writer:
         try:
             answers = write_group(connection, group)
         except BaseException as error:  # nothing of the group was committed: everyone is told
-            failed = as_unavailable(error)
+            failed = as_unavailable(error, connection.filename)
             for operation in group:
                 operation.future.set_exception(failed)
             return
@@ -156,17 +156,18 @@ def as_refusal(error: Exception) -> Exception:
     return error
 
 
-def as_unavailable(error: BaseException) -> BaseException:
-    """What a failed transaction means to its callers."""
+def as_unavailable(error: BaseException, where: str) -> BaseException:
+    """What a failed transaction on this file means to its callers."""
     if isinstance(error, apsw.FullError):
         return StoreUnavailable(
-            "the disk of the database is full; nothing accepted is lost, free some space and it "
-            "goes on"
+            f"{where}: the disk of the database is full; nothing accepted is lost, free some space "
+            "on it and it goes on"
         )
     if isinstance(error, apsw.BusyError | apsw.LockedError):
         return StoreUnavailable(
-            "another program has held the database's write lock for too long; end it and it goes on"
+            f"{where}: another program has held the database's write lock for too long; end it and "
+            "it goes on"
         )
     if isinstance(error, apsw.Error):
-        return StoreUnavailable(f"the database could not be written: {error}")
+        return StoreUnavailable(f"{where}: the database could not be written: {error}")
     return error

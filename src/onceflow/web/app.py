@@ -148,7 +148,8 @@ class _Counted:
 
 def _answer_errors(app: FastAPI) -> None:
     async def problem(request: Request, error: Exception) -> Response:
-        return to_problem(error).response()
+        root = str(request.scope.get("root_path", "")).rstrip("/")
+        return to_problem(error).response(request.headers.get("accept", ""), root)
 
     for kind in (Problem, HTTPException, RequestValidationError, OnceflowError):
         app.add_exception_handler(kind, problem)

@@ -49,8 +49,8 @@ async def events(
     last_event_id: Annotated[str | None, Header(alias="Last-Event-ID")] = None,
 ) -> Response:
     """The history, live. `Last-Event-ID` (or `after`) resumes without a gap or a repetition. With
-    `partials` also texts in progress, which have no `seq`: a piece goes at its `offset` into the text
-    of its `epoch`."""
+    `partials` also texts in progress, which have no `seq`: a piece goes at its `offset` into the
+    text of its `epoch`."""
     feed = desk.feed
     if feed.readers >= desk.streams_max:
         raise Problem(

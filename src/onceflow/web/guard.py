@@ -83,6 +83,7 @@ class Guard:
             await self._app(scope, receive, send)
             return
         begun = False
+        accept = _accept(scope)
 
         async def guarded(message: Message) -> None:
             nonlocal begun
@@ -104,13 +105,13 @@ class Guard:
             await self._app(scope, receive, guarded)
         except Problem as problem:
             if not begun:
-                await problem.response()(scope, receive, guarded)
+                await problem.response(accept, _root(scope))(scope, receive, guarded)
         except Exception:
             # The traceback is for the operator's log, never for the answer.
             log.exception("%s %r was not answered", scope["method"], scope["path"][:200])
             if not begun:
                 wrong = Problem(500, "internal", "something went wrong here; the log says what")
-                await wrong.response()(scope, receive, guarded)
+                await wrong.response(accept, _root(scope))(scope, receive, guarded)
 
     def _judge(self, scope: Scope, headers: Mapping[str, str]) -> None:
         host = headers.get("host", "")
@@ -252,6 +253,12 @@ def _headers(scope: Scope) -> dict[str, str]:
             raise Problem(400, "bad-request", f"the header {name} is there twice")
         found[name] = value.decode("latin-1")
     return found
+
+
+def _accept(scope: Scope) -> str:
+    return ",".join(
+        value.decode("latin-1") for name, value in scope["headers"] if name == b"accept"
+    )
 
 
 def _cookies(headers: Mapping[str, str]) -> dict[str, str]:

@@ -1,0 +1,2 @@
+-- how many rows a table has.
+SELECT count(*) AS rows FROM {table}

@@ -1,0 +1,143 @@
+"""`onceflow move`: everything is there afterwards, in both directions, or nothing is."""
+
+import asyncio
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import onceflow
+from onceflow import Done
+from onceflow.commands.program import one_pipeline
+from onceflow.core.transition import decide
+from onceflow.engine.neighbours import machine
+from onceflow.store.base import Finish, Worker
+from onceflow.store.move import shortened
+from tests.cli.conftest import Call
+from tests.engine.kit import DEAD, claim_as
+
+LONG = "long " * 900  # longer than an index entry may be
+KEYS = ("a", "b", "gone", "down", LONG.strip(), "käse 漢字")
+
+
+@pytest.fixture
+def filled(call: Call, program: Path) -> Path:
+    """A SQLite database in which much has happened, and something is left to do."""
+    call("run", program, *KEYS, "--db", "there.db")
+    call("retry", "down", "--db", "there.db")
+    call("run", program, "down", "--db", "there.db")
+    call("run", program, "left", "--add-only", "--db", "there.db")
+
+    async def alias() -> None:
+        async with onceflow.open("there.db", one_pipeline(program, None)) as flow:
+            [lease] = await claim_as(flow.store, flow.pipelines["news"], count=1)
+            change = decide(
+                flow.pipelines["news"], lease, Done({"text": "x"}, aliases=["other", LONG + "!"])
+            )
+            await flow.store.exchange(DEAD.id, [Finish(lease, change)], [])
+            await flow.store.leave(DEAD.id)
+
+    asyncio.run(alias())
+    return program
+
+
+def everything(call: Call, database: str) -> dict[str, Any]:
+    async def bodies() -> list[Any]:
+        async with onceflow.open(database) as flow:
+            return [await flow.results(item.id) for item in await flow.items(limit=1000)]
+
+    kinds = ("paused",)  # the source's stages, afterwards
+    return {
+        "items": call("items", "--json", "--db", database).lines,
+        "events": [
+            event for event in call("events", "--json", "--db", database).lines
+            if event["kind"] not in kinds
+        ],
+        "runs": call("runs", "--json", "--db", database).lines,
+        "results": asyncio.run(bodies()),
+    }  # fmt: skip
+
+
+def test_all_is_carried_over_and_back_and_goes_on_there(
+    call: Call, filled: Path, postgres_url: str
+) -> None:
+    before = everything(call, "there.db")
+
+    moved = call("move", "sqlite:///there.db", postgres_url)
+
+    assert moved.code == 0, moved.err
+    assert f"moved {len(before['items'])} items to" in moved.out
+    assert "counts agree, audit: no violation" in moved.out
+    assert everything(call, postgres_url) == before
+    assert call("show", "other", "--db", postgres_url, "--json").object["key"] == "left"
+    assert call("show", LONG + "!", "--db", postgres_url, "--json").object["key"] == "left"
+    back = call("move", postgres_url, "back.db", "--json")
+    assert (back.code, back.object["violations"]) == (0, [])
+    assert everything(call, "back.db") == before
+    assert call("show", "other", "--db", "back.db", "--json").object["key"] == "left"
+    # Where it came from is at rest, whoever has it now goes on behind the highest numbers.
+    assert "moved to" in call("why", "left", "--db", "there.db").out
+    assert "moved to" not in call("why", "left", "--db", "back.db").out
+    assert call("run", filled, "left", "new", "--db", "back.db", "--json").object["done"] == 2
+    assert call("audit", "--db", "back.db").code == 0
+
+
+def test_new_numbers_go_on_behind_the_old_ones_on_postgresql(
+    call: Call, filled: Path, postgres_url: str
+) -> None:
+    last = everything(call, "there.db")
+    call("move", "there.db", postgres_url)
+
+    report = call("run", filled, "left", "new", "--db", postgres_url, "--json").object
+
+    assert report["done"] == 2
+    events = call("events", "--json", "--db", postgres_url).lines
+    assert [event["seq"] for event in events] == sorted({event["seq"] for event in events})
+    assert events[: len(last["events"])] == last["events"]
+    assert call("audit", "--db", postgres_url).code == 0
+
+
+def test_a_target_that_is_not_empty_is_left_alone(
+    call: Call, filled: Path, postgres_url: str
+) -> None:
+    call("run", filled, "mine", "--db", postgres_url)
+    before = everything(call, postgres_url)
+
+    answer = call("move", "there.db", postgres_url)
+
+    assert (answer.code, "is not empty" in answer.err) == (2, True)
+    assert everything(call, postgres_url) == before
+    assert "paused" not in call("status", "--db", "there.db").out.lower()
+
+
+def test_it_is_refused_while_a_worker_lives(call: Call, filled: Path, tmp_path: Path) -> None:
+    async def beat() -> None:
+        async with onceflow.open("there.db") as flow:
+            await flow.store.beat(Worker("alive", machine(), os.getpid()))
+
+    asyncio.run(beat())
+    answer = call("move", "there.db", "here.db")
+    assert (answer.code, f"pid {os.getpid()}" in answer.err) == (2, True)
+    assert "stop every worker" in answer.err
+
+
+def test_wrong_arguments_are_said(call: Call, filled: Path) -> None:
+    assert "there is no database nowhere.db" in call("move", "nowhere.db", "x.db").err
+    assert "no --db" in call("move", "there.db", "x.db", "--db", "y.db").err
+    assert "the same database" in call("move", "there.db", "there.db").err
+
+
+def test_a_fault_in_the_middle_leaves_the_target_empty(
+    call: Call, filled: Path, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("onceflow.store.move.shortened", lambda key: f"{key}!")
+    answer = call("move", "there.db", postgres_url)
+    assert (answer.code, "were not carried over as they are" in answer.err) == (2, True)
+    monkeypatch.undo()
+    assert call("items", "--db", postgres_url, "--json").lines == []
+
+
+def test_short_keys_stay_as_they_are() -> None:
+    assert shortened("a" * 1000) == "a" * 1000
+    assert len(shortened("ä" * 501)) < 200

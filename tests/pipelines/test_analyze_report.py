@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from onceflow.pipelines.analyze.charts import bar, ring
-from onceflow.pipelines.analyze.report import Report, competitors, excerpt, report_of
+from onceflow.pipelines.analyze.report import Report, competitors, excerpt, report_of, verdict
 from onceflow.pipelines.analyze.report_html import html
 from onceflow.pipelines.analyze.report_md import markdown
 from onceflow.pipelines.html import safe, tag, web_link
@@ -147,7 +147,9 @@ def test_a_link_leads_to_the_web_or_is_no_link() -> None:
 
 
 def test_without_an_assistant_it_says_so_plainly(bodies: dict[str, Any]) -> None:
+    bodies["model-analysis"]["notes"] = ["no assistant was asked: name some", "another note"]
     report = reported(unasked(bodies))
+    assert report.notes == ["another note"], "the cover says the other"
     page, written = Page(html(report)), markdown(report)
 
     for text in (page.text, written):
@@ -219,6 +221,12 @@ def test_names_are_counted_once_an_answer_however_they_are_spelled(bodies: dict[
 def test_the_same_results_give_the_same_bytes(bodies: dict[str, Any]) -> None:
     assert html(reported(bodies)) == html(reported(copy.deepcopy(bodies)))
     assert markdown(reported(bodies)) == markdown(reported(copy.deepcopy(bodies)))
+
+
+def test_a_verdict_fits_the_number_that_is_printed() -> None:
+    assert [verdict(score) for score in (59.6, 59.4, 34.5, 35.4, None)] == [
+        "good", "fair", "weak", "fair", "not asked"
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("score", [None, 0, 0.4, 50, 99.99, 100, 130])

@@ -103,7 +103,7 @@ async def _board(desk: Desk) -> dict[str, Any]:
         each.drawn = Markup(diagram(each.name, shown))
     workers = in_service(await desk.workers())
     now = (await read("now"))[0]["now"]
-    failed = sum(row["items"] for row in await read("failures"))
+    failed = sum(row["items"] for row in await desk.counts() if row["phase"] == "failed")
     found_boards = sorted(boards.values(), key=lambda one: (not one.total, one.name))
     return {"boards": found_boards, "now": now, "workers": len(workers), "failed": failed}
 

@@ -139,10 +139,16 @@ def report_of(
         questions,
         named,
         _findings(site, analysis, questions, named, tables),
-        list(dict.fromkeys([*site["notes"], *prompts["notes"], *analysis["notes"]])),
+        _notes(site, prompts, analysis),
         _limits(site, prompts, analysis),
         tables,
     )
+
+
+def _notes(site: SiteAnalysis, prompts: Prompts, analysis: ModelAnalysis) -> list[str]:
+    """What a reader should know first, but for what the cover says anyway."""
+    every = dict.fromkeys([*site["notes"], *prompts["notes"], *analysis["notes"]])
+    return [note for note in every if not note.lower().startswith("no assistant was asked")]
 
 
 def _place_of_intent(line: Score) -> int:
@@ -266,7 +272,8 @@ def many(count: int, word: str) -> str:
 def verdict(score: float | None) -> str:
     if score is None:
         return "not asked"
-    return "good" if score >= GOOD else "fair" if score >= FAIR else "weak"
+    shown = round(score)  # as it is printed beside
+    return "good" if shown >= GOOD else "fair" if shown >= FAIR else "weak"
 
 
 def excerpt(answer: Answer, chars_max: int = EXCERPT_CHARS) -> str:

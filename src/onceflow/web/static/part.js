@@ -8,6 +8,7 @@ const EVENTS_WITHIN_MS = 4000;
 const box = document.getElementById("part");
 const badge = document.getElementById("live");
 const every = Number(box.dataset.every || 0);
+const pause = Number(box.dataset.pause || 120);
 
 let shown = "";
 let asking = false;
@@ -34,7 +35,7 @@ async function refresh() {
 
 let timer = 0;
 function soon() {
-  if (!timer) timer = setTimeout(() => { timer = 0; refresh(); }, 120);
+  if (!timer) timer = setTimeout(() => { timer = 0; refresh(); }, pause);
 }
 
 // What is open stays open, and who has the keyboard keeps it.

@@ -22,7 +22,7 @@ SENTENCES_MAX = 400
 SENTENCE_CHARS_MAX = 600
 RELEVANT = 0.25
 """The least cosine of a sentence that has to do with the question."""
-NEAR_BEST = 0.6
+NEAR_BEST = 0.7
 """Of the best sentence's score: what is further off is left out."""
 SAME = 0.9
 """Two sentences nearer than this say the same."""

@@ -46,9 +46,11 @@ from onceflow.store.rules import (
     names_of,
     nearer,
     next_lease,
+    next_round,
     shallowest,
     stage_rows,
     state_table,
+    together,
     within_budget,
 )
 
@@ -176,7 +178,17 @@ async def _claim(
 
 
 async def _claim_lanes(db: Transaction, wish: Claim, worker: str) -> Claimed:
-    """One lease of each open lane, the lanes in turn from where the last claim stopped."""
+    """Leases of open lanes, one of each a round, until there is no room left."""
+    claimed, spare = await _claim_round(db, wish, worker)
+    while spare and (next_wish := next_round(wish, claimed)) is not None:
+        more, spare = await _claim_round(db, next_wish, worker)
+        claimed = together(claimed, more)
+    return claimed
+
+
+async def _claim_round(db: Transaction, wish: Claim, worker: str) -> tuple[Claimed, bool]:
+    """One lease of each open lane, the lanes in turn from where the last claim stopped, and whether
+    they have more to give."""
     rows = await db.rows(
         "claim_lanes", pipeline=wish.pipeline, stage=wish.stage, before=wish.before,
         count=wish.count, turn=wish.turn, lane=wish.lane, worker=worker, runs=RUNS_IN_TURN_MAX,
@@ -185,11 +197,12 @@ async def _claim_lanes(db: Transaction, wish: Claim, worker: str) -> Claimed:
     first = rows[0]
     leases = _leases(wish, rows) if first["id"] is not None else []
     if first["room"] <= 0:
-        return Claimed((), wish.lane)
+        return Claimed((), wish.lane), False
     if first["ended"]:
         lane = first["served"] or wish.lane
-        return Claimed(leases, lane, first["spare"], first["opens_in_ms"])
-    return Claimed(leases, first["at"], True, first["opens_in_ms"])
+        spare = bool(leases) and first["spare"]
+        return Claimed(leases, lane, first["spare"], first["opens_in_ms"]), spare
+    return Claimed(leases, first["at"], True, first["opens_in_ms"]), False
 
 
 def _leases(wish: Claim, rows: Iterable[asyncpg.Record]) -> list[Lease]:

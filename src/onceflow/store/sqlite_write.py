@@ -46,9 +46,11 @@ from onceflow.store.rules import (
     names_of,
     nearer,
     next_lease,
+    next_round,
     shallowest,
     stage_rows,
     state_table,
+    together,
     within_budget,
 )
 
@@ -73,30 +75,43 @@ def _list(db: apsw.Connection, name: str, /, **parameters: Any) -> list[Any]:
 
 
 def claim(db: apsw.Connection, wish: Claim, worker: str, now: int) -> Claimed:
-    """Give leases of one stage, within its limit, to whose turn it is."""
+    """Give leases of one stage, within its limit, to whose turn it is. Lanes give one a round."""
+    claimed, spare = _claim_round(db, wish, worker, now)
+    while spare and (next_wish := next_round(wish, claimed)) is not None:
+        more, spare = _claim_round(db, next_wish, worker, now)
+        claimed = together(claimed, more)
+    return claimed
+
+
+def _claim_round(db: apsw.Connection, wish: Claim, worker: str, now: int) -> tuple[Claimed, bool]:
+    """One round, and whether its lanes have more to give."""
     bounds = run(db, "stage_bounds", pipeline=wish.pipeline, stage=wish.stage).fetchone()
     if bounds is None:
         raise StoreError(f"stage {wish.pipeline}/{wish.stage} is not registered in this database")
     most, lane_limit, spacing_ms, deadline_ms, paused, active = bounds
     room = wish.count if most is None else min(wish.count, most - active)
     if paused or room <= 0:
-        return Claimed((), wish.lane)
-    lane, opens_in_ms, cut = wish.lane, None, False
+        return Claimed((), wish.lane), False
+    lane, opens_in_ms, cut, spare = wish.lane, None, False, False
     if wish.item is not None:
         ids = _pick_one(db, wish, lane_limit, spacing_ms, now)
     elif lane_limit is None:
         ids = _pick(db, wish, room)
     else:
-        ids, lane, opens_in_ms, cut = _pick_in_lanes(db, wish, room, lane_limit, spacing_ms, now)
+        ids, lane, opens_in_ms, cut, spare = _pick_in_lanes(
+            db, wish, room, lane_limit, spacing_ms, now
+        )
     if not ids:
-        return Claimed((), lane, cut, opens_in_ms)
+        return Claimed((), lane, cut, opens_in_ms), False
     picked = json.dumps(ids)
     run(db, "claim", ids=picked, worker=worker, now=now, deadline_ms=deadline_ms)
     data = None if most is None else json.dumps({"limit": most})
     run(db, "claim_events", ids=picked, now=now, data=data)
     leases = _leases(db, wish, picked, now)
-    more = cut if lane_limit is not None else len(ids) == wish.count and _any_ready(db, wish)
-    return Claimed(leases, lane, more, opens_in_ms)
+    more = cut or spare
+    if lane_limit is None:
+        more = len(ids) == wish.count and _any_ready(db, wish)
+    return Claimed(leases, lane, more, opens_in_ms), spare
 
 
 def _any_ready(db: apsw.Connection, wish: Claim) -> bool:
@@ -151,8 +166,10 @@ def _pick_one(
 
 def _pick_in_lanes(
     db: apsw.Connection, wish: Claim, room: int, lane_limit: int, spacing_ms: int, now: int
-) -> tuple[list[int], str, int | None, bool]:
-    """One id of each open lane, the lanes in turn from where the last claim stopped."""
+) -> tuple[list[int], str, int | None, bool, bool]:
+    """One id of each open lane, the lanes in turn from where the last claim stopped; where this one
+    stopped, when a shut lane opens, whether lanes are left to look at, and whether some of them
+    could give another one."""
     where = {"pipeline": wish.pipeline, "stage": wish.stage}
     ids: list[int] = []
     opens: list[int] = []
@@ -163,7 +180,7 @@ def _pick_in_lanes(
         lane = run(db, "next_lane", **where, lane=at).get
         if lane is None or (wrapped and wish.lane and lane > wish.lane):
             if wrapped:
-                return ids, served, min(opens, default=None), spare
+                return ids, served, min(opens, default=None), False, spare
             at, wrapped = "", True
             continue
         at = lane
@@ -184,8 +201,8 @@ def _pick_in_lanes(
         else:
             spare |= free > 1
         if len(ids) == room:
-            return ids, served, min(opens, default=None), True
-    return ids, at, min(opens, default=None), True
+            return ids, served, min(opens, default=None), True, False
+    return ids, at, min(opens, default=None), True, False
 
 
 def _lane_opens(

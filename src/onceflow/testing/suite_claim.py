@@ -407,15 +407,31 @@ class ClaimSuite:
             await rig.add(["a1", "a2", "a3", "b1"])
 
             first = await rig.claim("fetch")
-            assert [lease.key for lease in first.leases] == ["a1", "b1"]
-            assert first.more, "lane a has room for one more"
-            second = await rig.claim("fetch", lane=first.lane)
-            assert [lease.key for lease in second.leases] == ["a2"]
-            assert not second.more
+            assert [lease.key for lease in first.leases] == ["a1", "b1", "a2"]
+            assert not first.more
             assert not (await rig.claim("fetch")).leases
 
             await rig.finish(first.leases[0])
             assert [lease.key for lease in (await rig.claim("fetch")).leases] == ["a3"]
+
+    async def test_a_claim_goes_round_the_lanes_until_there_is_no_room(
+        self, make_store: MakeStore
+    ) -> None:
+        """Within the limits of the lanes and of the stage, and the runs take turns."""
+        async with Rig(make_store, pipeline(hosts(limit=4, most=9))) as rig:
+            await rig.add([f"{lane}{number}" for lane in "ab" for number in range(6)], "r1")
+            await rig.add(["a7", "a8"], "r2")
+            await rig.claim("fetch", 1)
+
+            second = await rig.claim("fetch", 6, lane="a", turn=1)
+            rounds = [second.leases[at : at + 2] for at in (0, 2, 4)]
+            assert [{lease.key[0] for lease in each} for each in rounds] == [{"a", "b"}] * 3
+            assert {lease.run for lease in second.leases} == {"r1", "r2"}
+            assert len({lease.key for lease in second.leases}) == 6
+            assert second.more
+            third = await rig.claim("fetch", 6, lane=second.lane, turn=2)
+            assert [lease.key[0] for lease in third.leases] == ["b"], "lane a is full"
+            assert not (await rig.claim("fetch")).leases
 
     async def test_lanes_take_turns_from_where_the_last_claim_stopped(
         self, make_store: MakeStore
@@ -436,7 +452,7 @@ class ClaimSuite:
     ) -> None:
         async with Rig(make_store, pipeline(hosts(limit=2), "summarize")) as rig:
             await rig.add(["a1", "a2", "a3", "b1"])
-            first, b1 = (await rig.claim("fetch")).leases
+            first, b1 = (await rig.claim("fetch", 2)).leases
             assert (first.key, b1.key) == ("a1", "b1")
 
             await rig.finish(first, Done(1, hold_lane_seconds=5))
@@ -445,7 +461,7 @@ class ClaimSuite:
             claimed = await rig.claim("fetch")
             assert (list(claimed.leases), claimed.opens_in_ms) == ([], 5000)
             rig.clock.advance(seconds=5)
-            assert [lease.key for lease in (await rig.claim("fetch")).leases] == ["a2"]
+            assert [lease.key for lease in (await rig.claim("fetch", 1)).leases] == ["a2"]
 
     async def test_a_failure_can_hold_its_lane_and_a_shorter_hold_does_not_open_it(
         self, make_store: MakeStore
@@ -521,7 +537,7 @@ class ClaimSuite:
             await rig.add(["a1", "a2", "a3"], "r1")
             await rig.add(["a4"], "r2")
 
-            keys = [(await rig.claim("fetch", turn=turn)).leases[0].key for turn in range(3)]
+            keys = [(await rig.claim("fetch", 1, turn=turn)).leases[0].key for turn in range(3)]
 
             assert keys == ["a1", "a4", "a2"]
 

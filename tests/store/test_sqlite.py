@@ -18,7 +18,8 @@ from onceflow.store.base import Add, Worker
 from onceflow.store.clock import boot_id, ticks_ms, wall_ms
 from onceflow.store.queries import migrations, numbered, sql
 from onceflow.store.sqlite import APPLICATION_ID, SqliteStore, create
-from onceflow.testing.rig import NEWS, Rig, refused
+from onceflow.testing.rig import NEWS, Rig, pipeline, refused
+from tests.store.conftest import Database
 
 
 def snapshot(folder: Path) -> dict[str, bytes]:
@@ -404,3 +405,28 @@ def test_parameters_are_numbered_in_the_order_they_come() -> None:
     assert names == ("places", "items", "fences", "worker")
     assert "$1" in text
     assert ":" not in text.replace("::", "")
+
+
+async def test_who_waits_already_is_not_overtaken_by_what_is_added(
+    sqlite_database: Database,
+) -> None:
+    async with Rig(sqlite_database.make) as rig:
+        await rig.add(["first"], "r0")
+        request = Add(rig.pipeline, "r1", [Seed("second")])
+
+        _, [claimed] = await rig.store.add(request, "w", [rig.wish("scrape", 1)])
+
+        assert [lease.key for lease in claimed.leases] == ["first"]
+        assert claimed.more
+
+
+async def test_an_operation_that_is_refused_alone_leaves_nothing_behind(
+    sqlite_database: Database,
+) -> None:
+    async with Rig(sqlite_database.make) as rig:
+        with refused(StoreError, "belongs to pipeline"):
+            await rig.add(["a"], "r1")
+            await rig.add(["b"], "r1", of=pipeline("scrape", name="other"))
+        assert {row["key"] for row in await rig.items()} == {"a"}
+        await rig.add(["c"], "r2")
+        assert await rig.phases() == {"ready": 2}

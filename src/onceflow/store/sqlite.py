@@ -135,8 +135,7 @@ class SqliteStore:
     ) -> tuple[Added, Sequence[Claimed]]:
         def work(db: apsw.Connection) -> tuple[Added, list[Claimed]]:
             now = self.now()
-            added = write.add(db, add, now)
-            claimed = [write.claim(db, wish, worker, now) for wish in claims]
+            added, claimed = write.add(db, add, worker, claims, now)
             self._touch |= add.has_ceiling
             self._touch |= added.new > sum(len(one.leases) for one in claimed)
             return added, claimed

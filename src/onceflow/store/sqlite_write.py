@@ -427,8 +427,22 @@ def _admit_extras(
 # --- add ---------------------------------------------------------------------------------------
 
 
-def add(db: apsw.Connection, request: Add, now: int) -> Added:
-    """Accept items into a run: the new ones are ready, the known ones join as they are."""
+class Begun:
+    """New items begin at once, for the worker that adds them: the leases they get."""
+
+    __slots__ = ("lease_ms", "leases", "worker")
+
+    def __init__(self, worker: str, lease_ms: int) -> None:
+        self.worker = worker
+        self.lease_ms = lease_ms
+        self.leases: list[tuple[int, Lease]] = []
+        """Each with its priority."""
+
+
+def add(
+    db: apsw.Connection, request: Add, worker: str, claims: Sequence[Claim], now: int
+) -> tuple[Added, list[Claimed]]:
+    """Accept items into a run, the known ones as they are, and claim."""
     pipeline = request.pipeline
     run(
         db, "run_create", id=request.run, pipeline=pipeline.name, now=now,
@@ -437,7 +451,32 @@ def add(db: apsw.Connection, request: Add, now: int) -> Added:
         gate=None if pipeline.gate_stage is None else pipeline.gate,
         gate_stage=None if pipeline.gate_stage is None else pipeline.gate_stage.name,
     )  # fmt: skip
-    return admit(db, pipeline, request.run, request.seeds, now, seal=request.seal, by_caller=True)
+    begun = _begun(db, request, worker, claims)
+    added = admit(
+        db, pipeline, request.run, request.seeds, now, seal=request.seal, by_caller=True,
+        begun=begun,
+    )  # fmt: skip
+    if begun is None:
+        return added, [claim(db, wish, worker, now) for wish in claims]
+    [wish] = claims
+    begun.leases.sort(key=lambda each: (each[0], each[1].depth, each[1].item))
+    more = bool(added.known) and _any_ready(db, wish)  # what joined may be done again
+    return added, [Claimed([lease for _, lease in begun.leases], wish.lane, more)]
+
+
+def _begun(db: apsw.Connection, request: Add, worker: str, claims: Sequence[Claim]) -> Begun | None:
+    """Whether new items are made with their leases, which is half the work: there is room for all
+    of them, nothing bounds their stage, and nobody waits there already."""
+    stage = request.pipeline.first
+    if len(claims) != 1 or stage.held or stage.bounded:
+        return None
+    [wish] = claims
+    if wish.stage != stage.name or wish.item is not None or wish.count < len(request.seeds):
+        return None
+    if _any_ready(db, wish):
+        return None
+    lease_ms = _open_for(db, stage.name, request.pipeline.name, request.run)
+    return None if lease_ms is None else Begun(worker, lease_ms)
 
 
 def admit(
@@ -449,6 +488,7 @@ def admit(
     *,
     seal: bool = False,
     by_caller: bool = False,
+    begun: Begun | None = None,
 ) -> Added:
     """Put seeds into a run, exactly as many as its budget allows."""
     whose, sealed, accepted, max_items, max_depth = run(db, "run_budget", id=run_id).get
@@ -466,7 +506,7 @@ def admit(
         raise StoreError(f"run {run_id} is sealed; add to a new run")
     ways = nearer(wanted, found, joined)
     _draw_nearer(db, pipeline, run_id, ways, members, now)
-    ids = _insert_items(db, pipeline, run_id, fresh, now)
+    ids = _insert_items(db, pipeline, run_id, fresh, now, begun)
     rows = [(item, seed.depth) for item, seed in zip(ids, fresh, strict=True)]
     rows += [(item, ways.of_run[item]) for item in joined]
     run(db, "add_members", run=run_id, now=now, rows=json.dumps(rows))
@@ -500,7 +540,12 @@ def _draw_nearer(
 
 
 def _insert_items(
-    db: apsw.Connection, pipeline: Pipeline, run_id: str, seeds: Sequence[Seed], now: int
+    db: apsw.Connection,
+    pipeline: Pipeline,
+    run_id: str,
+    seeds: Sequence[Seed],
+    now: int,
+    begun: Begun | None,
 ) -> list[int]:
     if not seeds:
         return []
@@ -511,15 +556,26 @@ def _insert_items(
     phase = Phase.WAITING if first.held else Phase.READY
     run(
         db, "add_items", rows=json.dumps(rows), pipeline=pipeline.name, stage=first.name,
-        phase=phase, run=run_id, now=now,
+        phase=phase if begun is None else Phase.ACTIVE, run=run_id, now=now,
+        begun=int(begun is not None), worker=None if begun is None else begun.worker,
+        lease_ms=None if begun is None else begun.lease_ms,
     )  # fmt: skip
     keys = json.dumps([seed.key for seed in seeds])
-    run(db, "add_events", keys=keys, pipeline=pipeline.name, kind=Kind.ADDED, now=now)
+    if begun is None:
+        run(db, "add_events", keys=keys, pipeline=pipeline.name, kind=Kind.ADDED, now=now)
+    else:
+        run(db, "add_events_begun", keys=keys, pipeline=pipeline.name, now=now)
     ids = dict(_list(db, "add_ids", keys=keys, pipeline=pipeline.name))
     for seed in seeds:
+        item, body = ids[seed.key], None
         if seed.data is not None:
             body = encode(seed.data, seed.key, "")
-            run(db, "finish_result", item=ids[seed.key], stage="", generation=1, now=now, body=body)
+            run(db, "finish_result", item=item, stage="", generation=1, now=now, body=body)
+        if begun is not None:
+            lease = Lease(
+                item, pipeline.name, seed.key, first.name, 1, 1, 1, run_id, seed.depth, now, body
+            )
+            begun.leases.append((seed.priority, lease))
     return [ids[seed.key] for seed in seeds]
 
 

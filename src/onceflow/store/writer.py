@@ -129,18 +129,23 @@ def write_group(
     """Run operations in one transaction. IMMEDIATE: a deferred one that turns into a write can
     fail at once without waiting for its turn."""
     answers: list[tuple[Operation, Any, BaseException | None]] = []
+    alone = len(group) == 1  # then the transaction is all there is to undo
     connection.execute("BEGIN IMMEDIATE")
     try:
         for operation in group:
-            connection.execute("SAVEPOINT operation")
+            if not alone:
+                connection.execute("SAVEPOINT operation")
             try:
                 answers.append((operation, operation.work(connection), None))
             except (apsw.FullError, apsw.IOError, apsw.CorruptError, apsw.BusyError):
                 raise
             except Exception as error:  # reported to the one who asked
-                connection.execute("ROLLBACK TO operation")
+                connection.execute("ROLLBACK" if alone else "ROLLBACK TO operation")
                 answers.append((operation, None, as_refusal(error)))
-            connection.execute("RELEASE operation")
+            if not alone:
+                connection.execute("RELEASE operation")
+        if not connection.in_transaction:  # it was refused
+            return answers
         connection.execute("COMMIT")
     except BaseException:
         if connection.in_transaction:

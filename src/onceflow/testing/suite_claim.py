@@ -139,6 +139,32 @@ class ClaimSuite:
             assert (await rig.item("b"))["depth"] == 0
             assert all(await rig.finish(claimed.leases))
 
+    async def test_adding_again_after_a_lost_reply_claims_nothing_twice(
+        self, make_store: MakeStore
+    ) -> None:
+        async with Rig(make_store) as rig:
+            request = Add(rig.pipeline, "run-1", [Seed("a"), Seed("b", priority=-1)])
+            _, [first] = await rig.store.add(request, "w", [rig.wish("scrape", 5)])
+            assert sorted(lease.key for lease in first.leases) == ["a", "b"]
+
+            added, [again] = await rig.store.add(request, "w", [rig.wish("scrape", 5)])
+
+            assert (added.new, added.known, list(again.leases)) == (0, 2, [])
+            assert (await rig.run())["accepted"] == 2
+            assert await rig.kinds("a") == ["added", "claimed"]
+            assert all(await rig.finish(first.leases))
+
+    async def test_what_a_halted_run_adds_does_not_begin(self, make_store: MakeStore) -> None:
+        async with Rig(make_store) as rig:
+            await rig.add(["a"], max_tokens=5, seal=False)
+            await rig.finish(await rig.lease("scrape"), Done({}, usage=Usage(tokens=9)))
+
+            request = Add(rig.pipeline, "run-1", [Seed("b")])
+            added, [claimed] = await rig.store.add(request, "w", [rig.wish("scrape", 5)])
+
+            assert (added.new, list(claimed.leases)) == (1, [])
+            assert await rig.place("b") == ("scrape", "ready")
+
     async def test_known_and_paused_and_held_items_are_not_claimed_when_they_are_added(
         self, make_store: MakeStore
     ) -> None:

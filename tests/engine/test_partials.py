@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 from onceflow import Done, Flow, Permanent, Settings, Transient, Work
+from onceflow.core.item import Lease
 from onceflow.engine.bus import BACKLOG_MAX, Bus, Live
+from onceflow.engine.streams import Streams
 from tests.engine.kit import Database, audited, kinds, one_stage, only, until, working
 
 OFTEN = Settings(poll_seconds=0.05, partial_seconds=0.01, durability="normal")
@@ -252,3 +254,27 @@ async def test_a_watcher_that_never_reads_costs_a_bounded_backlog() -> None:
     taken = slow.take()
     assert len(taken) == BACKLOG_MAX
     assert taken[0].offset == 10
+
+
+async def test_only_the_beginning_of_a_text_wakes_the_manager() -> None:
+    """Otherwise every word of a text would be a cycle of the loop: most of the engine's CPU."""
+
+    class Kept:
+        async def renew(self, lease: Lease, text: str | None = None) -> bool:
+            return True
+
+    kept: Any = Kept()
+    streams = Streams(kept, Bus(), partial_seconds=1.0)
+    lease = Lease(1, "solo", "a", "work", 1, 1, 1, "run", 0, 0, None)
+
+    def tell(**fields: Any) -> bool:
+        return streams.add(lease, "told", fields)
+
+    assert [tell(text="a"), tell(text="b"), tell(share=1)] == [True, False, False]
+    await streams.save(10.0)
+    assert list(streams.due_times()) == [11.0]
+    await streams.save(11.0)
+    assert [*streams.due_times(), tell(share=2), tell(text="c"), tell(text="d")] == [
+        False, True, False,
+    ]  # fmt: skip
+    assert list(streams.due_times()) == [12.0]

@@ -38,18 +38,19 @@ class Streams:
         self._streams: dict[int, Stream] = {}
 
     def add(self, lease: Lease, kind: str, fields: dict[str, Any]) -> bool:
-        """An attempt tells something; whether its text grew."""
+        """An attempt tells something; whether there is something to store now that was not before:
+        the rest of a text waits along with what is there, and wakes nobody."""
         stream = self._streams.get(lease.item)
         if stream is None or stream.lease is not lease:
             stream = self._streams[lease.item] = Stream(lease)
         offset = len(stream.text)
         text = fields.get("text")
-        grew = isinstance(text, str)
+        was_unsaved = stream.unsaved
         if isinstance(text, str):
             fields = {**fields, "text": clean(text)}
             stream.text += fields["text"]
         self._bus.push(_live(lease, kind, offset, fields))
-        return grew
+        return stream.unsaved and not was_unsaved
 
     def ended(self, lease: Lease) -> None:
         """An attempt ended: its result says more, and is stored next."""

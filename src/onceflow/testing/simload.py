@@ -34,6 +34,7 @@ class Submission:
 
 def draw_settings(random: Random) -> Settings:
     return Settings(
+        partial_seconds=0.01,  # renewals are to be met by everything else
         scan_seconds=random.choice([3.0, 6.0, 12.0]),
         queue_max=random.choice([1, 2, 4, 1000]),
         cycle_seconds=0.1,

@@ -21,7 +21,8 @@ WRITES = sorted(
     name
     for folder in ("postgres", "common")
     for file in (files("onceflow.store") / "sql" / folder).iterdir()
-    if not re.match(r"\d{4}_|read_", name := file.name.removesuffix(".sql")) and name not in NOT_HOT
+    if not re.match(r"\d{4}_|read_|move_", name := file.name.removesuffix(".sql"))
+    and name not in NOT_HOT
 )
 
 

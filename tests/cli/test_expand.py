@@ -58,6 +58,8 @@ def test_a_graph_is_grown_and_the_same_command_knows_it(on: Call, wiki: WikiSite
     assert on("audit").code == 0
     assert "processed: it is done" in on("why", "Topic_0").out
     assert "processed" in on("status").out
+    deep = next(row for row in on("items", "--json").lines if row["depth"] == 1)
+    assert "  depth    1" in on("show", deep["id"]).out
 
 
 def test_the_budget_is_exact_and_said(on: Call) -> None:

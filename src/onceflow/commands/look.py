@@ -459,6 +459,7 @@ async def _show(flow: Flow, pipeline: str | None, name: str, out: Out, at: str) 
         ("why", plain(why, 1000)),
         *([("next", step)] if step else []),
         ("attempt", f"{item.attempt}, generation {item.generation}, fence {item.fence}"),
+        *([("depth", str(item.depth))] if item.depth else []),
         ("runs", ", ".join(of_runs) or item.run),
         ("added", clock(item.created_at)),
         ("changed", clock(item.updated_at)),

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import onceflow
-from onceflow import Flow, OnceflowError
+from onceflow import Flow, OnceflowError, StoreUnavailable
 from onceflow.clients import Embedder
 from onceflow.clients.embed import EmbedModel, WordVectors, word_vectors
 from onceflow.knowledge import index as index_module
@@ -295,3 +295,12 @@ async def test_another_model_is_searched_apart(tmp_path: Path, world: dict[str, 
         assert (found[0].title, found[0].n) == ("Yeast", 1)
         with pytest.raises(OnceflowError, match="there is embedded, openai:short"):
             await search.find("bread", model="openai:none-of-it")
+
+
+async def test_a_server_that_is_away_is_told_as_such() -> None:
+    class Away:
+        class store:
+            dsn = "postgresql://nobody@127.0.0.1:1/none"
+
+    with pytest.raises(StoreUnavailable, match="the search index cannot be reached"):
+        await PgVector.of(Away())  # type: ignore[arg-type]

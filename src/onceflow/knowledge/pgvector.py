@@ -8,7 +8,7 @@ from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
-from onceflow import Flow
+from onceflow import Flow, StoreUnavailable
 from onceflow.knowledge.articles import Change, Loaded, changes, loaded
 from onceflow.knowledge.index import NEAR, Hit, best, tie_of
 
@@ -155,10 +155,14 @@ def _text(vector: bytes) -> str:
 async def _connected(dsn: str) -> AsyncIterator[Any]:
     import asyncpg
 
-    connection = await asyncpg.connect(
-        dsn, timeout=CONNECT_SECONDS, command_timeout=CALL_SECONDS, statement_cache_size=0
-    )
     try:
-        yield connection
-    finally:
-        await connection.close()
+        connection = await asyncpg.connect(
+            dsn, timeout=CONNECT_SECONDS, command_timeout=CALL_SECONDS, statement_cache_size=0
+        )
+        try:
+            yield connection
+        finally:
+            await connection.close()
+    except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as error:
+        what = str(error) or type(error).__name__
+        raise StoreUnavailable(f"the search index cannot be reached: {what}") from error

@@ -444,10 +444,16 @@ async def test_A15_two_commands_at_once_take_effect_once_and_the_worker_loses_it
             await puppet.finish(lease)  # its lease is lost: nothing is kept
 
 
-def test_A16_there_is_no_query_box_yet(client: httpx2.Client) -> None:
-    """Nothing takes SQL or Cypher: no route does, and no parameter reaches a statement as text."""
+def test_A16_nothing_takes_a_query(client: httpx2.Client) -> None:
+    """No route takes SQL or Cypher, and no parameter is one: the graph is asked for by fields."""
     routes = json.loads(client.get("/openapi.json").text)["paths"]
-    assert [path for path in routes if re.search("sql|cypher|query|graph", path)] == []
+    assert [path for path in routes if re.search("sql|cypher|query", path)] == []
+    names = {
+        parameter["name"]
+        for methods in routes.values() for operation in methods.values()
+        for parameter in operation.get("parameters", ())
+    }  # fmt: skip
+    assert {name for name in names if re.search("sql|cypher|query|statement", name)} == set()
 
 
 async def test_A17_markup_from_outside_is_shown_as_text(quiet: Place, puppet: Puppet) -> None:

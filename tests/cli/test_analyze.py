@@ -111,3 +111,17 @@ def test_what_cannot_be_is_refused_before_anything_is_read(
     said = on("analyze", "https://a.test/", *words)
     assert said.code == 2
     assert why in said.err
+
+
+def test_a_summary_has_one_model(on: Call) -> None:
+    said = on("summarize", "https://a.test/", "--model", "embedded", "--model", "openai:m")
+    assert said.code == 2
+    assert "summaries are written by one model" in said.err
+
+
+def test_a_worker_of_another_pipeline_is_told_that_a_flag_has_no_effect(on: Call) -> None:
+    said = on("worker", "summarize", "--prompts", 20)
+    assert said.code == 2
+    assert "--prompts has no effect on summarize" in said.err
+    said = on("worker", "analyze", "--words", 20)
+    assert "--words has no effect on analyze" in said.err

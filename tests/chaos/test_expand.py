@@ -94,14 +94,17 @@ async def expand_under_kills(
             for _ in range(workers):
                 crew.command("worker", "expand", *SHORT)
             await all_have_begun(flow, crew, workers)
-            killed = held = 0
+            killed = held = settled = 0
             while not await over() and (kills is None or killed < kills):
                 busy = [
                     (pid, leases)
                     for pid, leases in (await holders(flow, crew)).values()
                     if leases >= least
                 ]
-                if busy:
+                done = (await flow.counts("expand")).get("processed", 0)
+                # A crew that is killed faster than it can load anything proves nothing.
+                if busy and (kills is not None or done >= settled + least):
+                    settled = done
                     pid, leases = chance.choice(busy)
                     crew.kill([pid])
                     killed, held = killed + 1, held + leases

@@ -348,9 +348,8 @@ async def full_lane_costs_nothing(
         worker = Worker(secrets.token_hex(8), "host.test", os.getpid())
         await store.beat(worker)
         await store.add(Add(pipeline, "full", [Seed(f"lane05/held{n}") for n in range(2)]))
-        for _ in range(2):
-            held = await store.exchange(worker.id, [], [Claim("lanes", "fetch", "", 10)])
-            assert [len(one.leases) for one in held.claimed] == [1]
+        held = await store.exchange(worker.id, [], [Claim("lanes", "fetch", "", 10)])
+        assert [len(one.leases) for one in held.claimed] == [2]  # as many as the lane may have
         medians: dict[int, float] = {}
         before = 1
         for size in (few, many):

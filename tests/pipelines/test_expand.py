@@ -205,6 +205,25 @@ async def test_only_what_changed_is_loaded_again(database: str, site: WikiSite) 
         assert await flow.audit() == []
 
 
+async def test_a_title_that_is_added_to_be_refreshed_is_loaded_again(
+    database: str, site: WikiSite
+) -> None:
+    """Joining a run alone has an article do its last stage again, and that is not enough."""
+    async with onceflow.open(database, expand(site).pipeline()) as flow:
+        await flow.add("expand", ["Topic 0"], max_depth=0)
+        await flow.drain()
+        site.edit("Topic 0", text="'''New'''.\n== Another ==\nNew text.", links=("Topic 1",))
+
+        again = await flow.add("expand", ["Topic 0"], max_depth=1, refresh=True)
+        await flow.drain()
+
+        nodes = await articles(flow, again.run)
+        assert [one["heading"] for one in nodes["Topic 0"]["sections"]] == ["", "Another"]
+        assert set(nodes) == {"Topic 0", "Topic 1"}
+        assert (await flow.run(again.run)).finished_at is not None
+        assert await flow.audit() == []
+
+
 async def test_what_is_off_the_subject_is_loaded_but_not_followed(database: str) -> None:
     pages = {
         "Start": WikiPage("about a graph", links=("Near", "Far")),

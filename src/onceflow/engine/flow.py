@@ -150,27 +150,25 @@ class Flow:
         run = run or new_run_id()
         seeds = [_seed(chosen, item) for item in items]
         new = known = over = 0
+        if refresh:  # before they join: that alone would have some do their last stage again
+            before = await self._known_before(chosen, seeds, run)
+            await self.retry(chosen, keys=before, from_stage=chosen.first.name)
         chunks = [seeds[at : at + ADD_CHUNK] for at in range(0, len(seeds), ADD_CHUNK)] or [[]]
         for at, chunk in enumerate(chunks, start=1):
-            last = at == len(chunks) and not refresh
+            last = at == len(chunks)
             request = Add(
                 chosen, run, chunk, seal and last, max_items, max_depth, max_tokens, max_cost
             )
             added = await self._add(request)
             new, known = new + added.new, known + added.known
             over += added.over_budget
-        if refresh and known:
-            before = await self._known_before(chosen, seeds, run)
-            await self.retry(chosen, keys=before, from_stage=chosen.first.name)
-        if refresh and seal:  # not before: the gate would open over the results of before
-            await self.seal(chosen, run)
         return Added(run, new, known, over)
 
     async def _known_before(self, pipeline: Pipeline, seeds: Sequence[Seed], run: str) -> list[int]:
-        """Of items that were just added to a run: those that an earlier one had brought in."""
+        """Of items that are to be added to a run: those that an earlier one has brought in."""
         ids: list[int] = []
         for seed in seeds:
-            with suppress(UnknownItem):  # it was over the budget
+            with suppress(UnknownItem):
                 row = await self._row(pipeline, seed.key)
                 ids += [row["id"]] if row["run"] != run else []
         return ids

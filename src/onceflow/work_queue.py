@@ -17,9 +17,10 @@ import os
 import threading
 import time
 from collections.abc import Coroutine, Iterable, Mapping
+from contextlib import suppress
 from typing import Any, TypeVar
 
-from onceflow.core.errors import OnceflowError, PipelineError, UnknownItem
+from onceflow.core.errors import OnceflowError, Permanent, PipelineError, UnknownItem
 from onceflow.core.item import Lease, Phase
 from onceflow.core.pipeline import Pipeline, Stage
 from onceflow.core.transition import Done, Failed, Outcome, Released, canonical_key, decide
@@ -263,7 +264,7 @@ class WorkQueueManager:
             lease = await self._named(key)
         if lease is None:
             return False
-        children = [canonical_key(self.pipeline, link) for link in links if link.strip()]
+        children = [one for link in links if (one := self._possible(link)) is not None]
         result = {"links": len(children), "followed": len(children), "depth": lease.depth}
         return await self._commit(key, lease, Done(result, children=children), hold=False)
 
@@ -336,6 +337,12 @@ class WorkQueueManager:
 
     def _stage_of(self, key: str) -> str | None:
         return self._held[key].stage if key in self._held else None
+
+    def _possible(self, link: str) -> str | None:
+        """Its key; None for what can be none: an odd link keeps no article from the others."""
+        with suppress(Permanent):
+            return self._key(link)
+        return None
 
     def _key(self, title: str) -> str:
         return canonical_key(self.pipeline, title)

@@ -354,6 +354,12 @@ def test_a_pipelines_own_spelling_makes_one_key_of_several() -> None:
     assert canonical_key(pipeline, " A ") == canonical_key(pipeline, "a") == "a"
 
 
+def test_a_key_of_which_no_spelling_is_left_is_none() -> None:
+    pipeline = Pipeline("p", Stage("s", handler), canonical=lambda key: key.partition("#")[0])
+    with pytest.raises(Permanent, match="nothing of it is left"):
+        canonical_key(pipeline, "#only")
+
+
 def test_a_key_that_the_pipeline_refuses_is_refused_in_its_words() -> None:
     pipeline = Pipeline("p", Stage("fetch", handler), canonical=refuse_all)
 

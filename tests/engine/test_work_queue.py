@@ -83,6 +83,15 @@ def test_a_claim_a_load_and_its_links(make: Make) -> None:
     assert not queue.discover_links("A", ["D"]), "it is done"
 
 
+def test_links_that_cannot_be_articles_are_passed_over(make: Make) -> None:
+    queue = make()
+    queue.initialize_seeds(["A"])
+    queue.claim_work()
+    queue.advance_state("A", "loaded")
+    assert queue.discover_links("A", ["gate:x", "x" * 9000, "#only", "", "B"])
+    assert states(queue) == {"processed": 1, "discovered": 1}
+
+
 def test_claims_go_by_depth_then_age(make: Make) -> None:
     queue = make()
     queue.initialize_seeds(["A", "B"])

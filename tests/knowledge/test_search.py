@@ -2,19 +2,22 @@
 
 import asyncio
 import base64
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 
 import onceflow
-from onceflow import Flow, OnceflowError, StoreUnavailable
+from onceflow import Flow, Item, OnceflowError, Pipeline, Stage, StoreUnavailable, Work
 from onceflow.clients import Embedder
 from onceflow.clients.embed import EmbedModel, WordVectors, word_vectors
+from onceflow.commands.graphml import graphml
 from onceflow.knowledge import index as index_module
 from onceflow.knowledge.articles import Loaded, Section
+from onceflow.knowledge.graph import Graph
 from onceflow.knowledge.index import LocalIndex, read_manifest
 from onceflow.knowledge.pgvector import PgVector
 from onceflow.knowledge.search import Search, window
@@ -304,3 +307,56 @@ async def test_a_server_that_is_away_is_told_as_such() -> None:
 
     with pytest.raises(StoreUnavailable, match="the search index cannot be reached"):
         await PgVector.of(Away())  # type: ignore[arg-type]
+
+
+FLOAT = base64.b64encode(bytes(4)).decode()
+MISSHAPEN: dict[str, dict[str, Any]] = {
+    "a section without a number": {"sections": [{"text": "x"}]},
+    "sections that are a text": {"sections": "abc"},
+    "a vector that is none": {"sections": [{"n": 0, "text": "x", "vector": 5}]},
+    "a vector of no whole numbers": {"sections": [{"n": 0, "text": "x", "vector": "YWJjZGU="}]},
+    "a vector of no numbers": {"sections": [{"n": 0, "text": "x", "vector": "////f////38="}]},
+    "a vector without end": {
+        "sections": [{"n": 0, "text": "x", "vector": base64.b64encode(bytes(80_000)).decode()}]
+    },
+    "a number of a section without end": {"sections": [{"n": 10**12, "vector": FLOAT}]},
+    "two sections of one number": {"sections": [{"n": 0, "text": "x"}, {"n": 0, "text": "y"}]},
+    "an id that is a text": {"page_id": "x"},
+    "numbers without end": {"page_id": 10**30, "revision": 10**30},
+    "links that are a number": {"links": 5},
+    "names that are none": {"redirects": [None, 5, {}], "categories": [None, []], "links": [[]]},
+    "texts that no database takes": {
+        "url": "\ud800", "categories": ["a\0b"], "links": ["a\0b"], "redirects": ["\ud800"],
+        "sections": [{"n": 0, "text": "a\0b\ud800"}],
+    },
+}  # fmt: skip
+
+
+async def test_articles_of_any_shape_keep_no_other_out(
+    database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program's own loop may store anything."""
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    good = body_of("Bread", bread()["Bread"])
+
+    async def load(work: Work) -> Any:
+        return MISSHAPEN.get(work.key, good)
+
+    async with onceflow.open(database, Pipeline("expand", Stage("load", load))) as flow:
+        await flow.add("expand", [*MISSHAPEN, "Bread"])
+        await flow.drain()
+        async with Search(flow) as search:
+            await search.catch_up()
+            assert (await search.find("what is bread made of?"))[0].title == "Bread"
+        graph = Graph(flow)
+        assert await graph.catch_up()
+        found = await graph.ask("MATCH (a:Article) RETURN a.title")
+        assert {row[0] for row in found.rows} == {*MISSHAPEN, "Bread"}
+
+        async def rows() -> AsyncIterator[tuple[Item, dict[str, Any]]]:
+            for item in await flow.items("expand"):
+                yield item, {"load": await flow.result(item.id, "load")}
+
+        written: list[str] = []
+        await graphml(rows, written.append)
+        assert ElementTree.fromstring("".join(written)).tag.endswith("graphml")

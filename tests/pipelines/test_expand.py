@@ -15,7 +15,7 @@ import onceflow
 from onceflow import Flow
 from onceflow.clients import Article, Embedder, FetchSettings, Wikipedia
 from onceflow.commands.config import Config
-from onceflow.pipelines.expand import Expand, titled
+from onceflow.pipelines.expand import Expand, Wiki, titled
 from onceflow.store.base import Store
 from onceflow.store.postgres import PostgresStore
 from onceflow.store.sqlite import SqliteStore
@@ -300,6 +300,28 @@ async def test_depths_are_counted_for_the_api(tmp_path: Path, site: WikiSite) ->
         true = depths(site.pages, ["Topic 0"], depth_max=1)
         assert found["expand"]["0"] == 1
         assert found["expand"]["1"] >= len(true) - 1
+
+
+class Odd(Wiki):
+    """A wiki with titles that cannot be items."""
+
+    async def load(self, title: str) -> Article:
+        odd = ("gate:x", "x" * 9000, "#only", "\x01")
+        links = (*odd, "Beyond") if title == "Start" else ()
+        redirects = (*odd, "Begin") if title == "Start" else ()
+        return Article(title, 1, 1, "", redirects, (), (), links)
+
+    async def revisions(self, titles: Any) -> dict[str, int | None]:
+        return dict.fromkeys(titles)
+
+
+async def test_links_and_redirects_that_cannot_be_items_are_passed_over(database: str) -> None:
+    async with onceflow.open(database, Expand(Odd(), Embedder(FewNumbers())).pipeline()) as flow:
+        await flow.add("expand", ["Start"])
+        await flow.drain()
+        assert await flow.counts("expand") == {"processed": 2}
+        assert (await flow.item("expand", "Begin")).key == "Start"
+        assert (await flow.item("expand", "Beyond")).depth == 1
 
 
 class Stuck:

@@ -8,6 +8,7 @@ from typing import Any
 from xml.sax.saxutils import escape, quoteattr
 
 from onceflow import Item
+from onceflow.knowledge.articles import listed, number, texts
 
 Rows = Callable[[], AsyncIterator[tuple[Item, dict[str, Any]]]]
 """Every item with the results of its stages, to be read more than once."""
@@ -36,9 +37,9 @@ async def graphml(rows: Rows, write: Callable[[str], None]) -> int:
         body = _loaded(results)
         if body is None:
             continue
-        title = str(body.get("title") or item.key)
-        for other in (item.key, *(body.get("redirects") or ())):
-            others.setdefault(str(other), title)
+        title = body["title"] or item.key
+        for other in (item.key, *body["redirects"]):
+            others.setdefault(other, title)
         if "same_as" not in body:
             names[title] = item.id
             write(_node(item, body))
@@ -58,19 +59,26 @@ async def graphml(rows: Rows, write: Callable[[str], None]) -> int:
 
 def _loaded(results: Mapping[str, Any]) -> Mapping[str, Any] | None:
     body = results.get("load")
-    return body if isinstance(body, dict) and isinstance(body.get("links"), list) else None
+    if not isinstance(body, dict) or not isinstance(body.get("links"), list):
+        return None
+    return {
+        **body,
+        "title": "".join(texts([body.get("title")])),
+        **{name: texts(body.get(name)) for name in ("redirects", "categories", "links")},
+        **{name: number(body.get(name)) for name in ("page_id", "revision")},
+    }
 
 
 def _node(item: Item, body: Mapping[str, Any]) -> str:
     values = {
-        "title": body.get("title") or item.key,
+        "title": body["title"] or item.key,
         "depth": item.depth,
         "state": item.state,
         "url": body.get("url"),
-        "page_id": body.get("page_id"),
-        "revision": body.get("revision"),
-        "categories": "; ".join(body.get("categories") or ()),
-        "sections": len(body.get("sections") or ()),
+        "page_id": body["page_id"],
+        "revision": body["revision"],
+        "categories": "; ".join(body["categories"]),
+        "sections": len(listed(body.get("sections"))),
     }
     data = "".join(
         f"<data key={quoteattr(name)}>{escape(NOT_XML.sub('', str(value)))}</data>"

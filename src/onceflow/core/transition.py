@@ -351,6 +351,8 @@ def canonical_key(pipeline: Pipeline, key: Any) -> str:
         spelled = key.strip() if pipeline.canonical is None else pipeline.canonical(key)
     except PipelineError as error:
         raise Permanent(str(error), code="bad_key") from None
+    if not spelled:
+        raise Permanent(f"{key!r} is not a key; nothing of it is left", code="bad_key")
     if len(spelled) > KEY_CHARS_MAX:
         raise Permanent(
             f"{spelled[:60]}…: a key of {len(spelled):,} characters; at most {KEY_CHARS_MAX:,}",

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import base64
 import json
+import math
+import struct
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from onceflow import Flow
 from onceflow.core.item import Phase
-from onceflow.core.transition import decode
+from onceflow.core.transition import clean, decode
 
 NAME = "expand"
 LOAD, LINK = "load", "link"
@@ -20,6 +22,10 @@ EVENTS_MAX = 5000
 """Events that one batch of changes is gathered from."""
 LAG_MAX = 100_000
 """Events behind are counted up to here."""
+NUMBER_MAX = 2**63 - 1
+SECTIONS_MAX = 2**31 - 1
+DIMENSIONS_MAX = 16_000
+"""The most that pgvector takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,37 +195,70 @@ async def loaded(flow: Flow, ids: Sequence[int]) -> list[Loaded]:
 
 
 def _loaded(row: Mapping[str, Any], key: str, body: Mapping[str, Any]) -> Loaded:
-    same_as = body.get("same_as")
-    own = [key] if same_as else [key, str(body.get("title") or key)]
-    names = dict.fromkeys([*own, *_texts(body.get("redirects"))])
+    """Bodies come from programs of all kinds: what is not of the shape is passed over, so that no
+    article keeps the others out of search and graph."""
+    same_as = _text(body.get("same_as"))
+    own = [key] if same_as else [key, _text(body.get("title")) or key]
+    names = dict.fromkeys([*own, *texts(body.get("redirects"))])
+    sections = {
+        one.n: one for one in map(_section, listed(body.get("sections"))) if one is not None
+    }
     return Loaded(
         item=row["item"],
         generation=row["generation"],
         at=row["at"],
         title=key,
-        page_id=int(body.get("page_id") or 0),
-        revision=int(body.get("revision") or 0),
-        url=str(body.get("url") or ""),
+        page_id=number(body.get("page_id")) or 0,
+        revision=number(body.get("revision")) or 0,
+        url=_text(body.get("url")),
         names=tuple(names),
-        categories=tuple(dict.fromkeys(_texts(body.get("categories")))),
-        sections=tuple(_section(one) for one in body.get("sections") or ()),
-        links=tuple(dict.fromkeys(_texts(body.get("links")))),
-        embed_model=str(body.get("embed_model") or "embedded"),
-        same_as=str(body.get("same_as") or ""),
+        categories=tuple(dict.fromkeys(texts(body.get("categories")))),
+        sections=tuple(sections.values()),
+        links=tuple(dict.fromkeys(texts(body.get("links")))),
+        embed_model=_text(body.get("embed_model")) or "embedded",
+        same_as=same_as,
         unchanged=bool(body.get("unchanged")),
     )
 
 
-def _section(one: Mapping[str, Any]) -> Section:
+def _section(one: Any) -> Section | None:
+    n = number(one.get("n"), SECTIONS_MAX) if isinstance(one, dict) else None
+    if n is None:
+        return None
     return Section(
-        n=int(one["n"]),
-        level=int(one.get("level") or 0),
-        heading=str(one.get("heading") or ""),
-        anchor=str(one.get("anchor") or ""),
-        text=str(one.get("text") or ""),
-        vector=base64.b64decode(one.get("vector") or ""),
+        n=n,
+        level=number(one.get("level"), SECTIONS_MAX) or 0,
+        heading=_text(one.get("heading")),
+        anchor=_text(one.get("anchor")),
+        text=_text(one.get("text")),
+        vector=_vector(one.get("vector")),
     )
 
 
-def _texts(values: Any) -> list[str]:
-    return [str(value) for value in values or ()]
+def _vector(value: Any) -> bytes:
+    """Nothing, if it is not a vector of numbers."""
+    try:
+        found = base64.b64decode(value or "", validate=True)
+        numbers = struct.unpack(f"<{len(found) // 4}f", found)
+    except (TypeError, ValueError, struct.error):
+        return b""
+    return found if len(numbers) <= DIMENSIONS_MAX and math.isfinite(sum(numbers)) else b""
+
+
+def number(value: Any, most: int = NUMBER_MAX) -> int | None:
+    """A number of a stored result; None if it is none."""
+    return value if type(value) is int and 0 <= value <= most else None
+
+
+def _text(value: Any) -> str:
+    return clean(value) if isinstance(value, str) else ""
+
+
+def texts(values: Any) -> list[str]:
+    """The texts in a list of a stored result."""
+    return [text for text in map(_text, listed(values)) if text]
+
+
+def listed(values: Any) -> list[Any]:
+    """A list of a stored result; empty if it is none."""
+    return values if isinstance(values, list) else []

@@ -21,6 +21,8 @@ from onceflow import Done, Pause, Permanent, Pipeline, Stage, Transient, Work
 from onceflow.clients import Article, Embedder
 from onceflow.clients._batches import Batches
 from onceflow.clients.text import clean
+from onceflow.core.pipeline import GATE_KEY
+from onceflow.core.transition import KEY_CHARS_MAX
 
 if TYPE_CHECKING:
     import numpy as np
@@ -112,7 +114,7 @@ class Expand:
             way = WAY_ON.get(error.code, "see to it")
             raise Pause(f"{what}; {way}", code=error.code) from error
         title = titled(article.title)
-        names = [name for name in map(titled, article.redirects) if name != title]
+        names = [name for name in possible(article.redirects) if name != title]
         whole = await self._whole(article, title, names)
         if title == work.key:
             return Done(whole, aliases=names)
@@ -131,7 +133,7 @@ class Expand:
         if same := article.get("same_as"):
             return Done({"links": 0, "followed": 0, "depth": work.depth, "same_as": same},
                         peers=[same])  # fmt: skip
-        links = list(dict.fromkeys(filter(None, map(titled, article.get("links") or ()))))
+        links = possible(article.get("links"))
         result: dict[str, Any] = {"links": len(links), "followed": len(links), "depth": work.depth}
         if work.depth and (off := await self._off_subject(article)):
             return Done({**result, "followed": 0, "off_subject": off})
@@ -165,7 +167,7 @@ class Expand:
                 each["vector"] = base64.b64encode(vector.astype("<f4").tobytes()).decode()
         links: list[str] = []
         room = LINK_BYTES_MAX
-        for link in dict.fromkeys(filter(None, map(titled, article.links))):
+        for link in possible(article.links):
             room -= len(link.encode())
             if room < 0:
                 cut.add("links")
@@ -270,6 +272,17 @@ def titled(text: str) -> str:
         text = unquote(text.partition("/wiki/")[2].partition("?")[0])
     text = unicodedata.normalize("NFC", clean(text)).partition("#")[0]
     return " ".join(text.replace("_", " ").split())
+
+
+def possible(titles: Any) -> list[str]:
+    """Those that can be items, each once: one odd link must not keep an article from the others."""
+    given = titles if isinstance(titles, list | tuple) else ()
+    spelled = dict.fromkeys(titled(each) for each in given if isinstance(each, str))
+    return [
+        title
+        for title in spelled
+        if 0 < len(title) <= KEY_CHARS_MAX and not title.startswith(GATE_KEY)
+    ]
 
 
 def _category(name: str) -> str:

@@ -42,6 +42,8 @@ def test_a_graph_is_grown_and_the_same_command_knows_it(on: Call, wiki: WikiSite
     said = on("expand", "topic_0", "--depth", 1)
     assert said.code in (0, 1)  # a missing or a disambiguation page may be among them
     assert "by depth: 0: 1, 1: " in said.out
+    assert 'look: onceflow search "…" --db ' in said.out
+    assert "onceflow graph distribution --db " in said.out
 
     report = on("expand", "topic_0", "--depth", 1, "--json", "--quiet").object
     assert report["already"]

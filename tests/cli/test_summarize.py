@@ -157,7 +157,10 @@ def test_articles_that_were_only_added_are_worked_on_by_the_command_that_is_name
 
     assert f"next: onceflow worker ingest {' '.join(ALLOW)} --db" in added.out
     assert "no worker lives; start one: onceflow worker ingest" in watched.out
-    on("ingest", *ALLOW)
+    read = on("ingest", *ALLOW)
+    assert "ingest: 0 done, 1 READY_TO_GENERATE in " in read.out
+    assert "a story is written by onceflow ingest --generate --db" in read.out
+    assert on("analyze").out.startswith("analyze: nothing to do: the database has none")
     said = on("why", f"{url}#part")
     assert (said.code, "READY_TO_GENERATE" in said.out) == (0, True), "another spelling of it"
 

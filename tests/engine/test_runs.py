@@ -391,7 +391,7 @@ async def test_why_says_in_one_line_what_an_item_waits_for(
         return Done("x")
 
     pipeline = Pipeline(
-        "p", Stage("fetch", handler, limit=1), Stage("make", ok, held=True), done="SAVED"
+        "p", Stage("fetch", handler, limit=1, deaths=10), Stage("make", ok, held=True), done="SAVED"
     )
     lanes = Pipeline("lanes", Stage("fetch", ok, lane=Lane(lambda key: "a.test")))
     plain = Pipeline("plain", Stage("fetch", ok))

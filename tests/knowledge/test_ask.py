@@ -4,7 +4,7 @@ import asyncio
 
 from onceflow import Flow
 from onceflow.clients import Llm
-from onceflow.knowledge.ask import NOTHING, ask
+from onceflow.knowledge.ask import NONE_LOADED, NOTHING, ask
 from onceflow.knowledge.search import Search
 from onceflow.testing.llm import ScriptedLlm
 from tests.cli.conftest import Answer, Call
@@ -34,7 +34,7 @@ async def test_what_has_nothing_to_do_with_it_is_no_answer(flow: Flow) -> None:
 
 async def test_an_empty_database_has_no_answer(flow: Flow) -> None:
     async with Search(flow) as search:  # nothing was taken in yet
-        assert (await ask(search, "bread?", Llm())).text == NOTHING
+        assert (await ask(search, "bread?", Llm())).text == NONE_LOADED
 
 
 async def test_a_model_that_writes_gets_the_passages_as_data_and_its_citations_are_checked(

@@ -16,6 +16,7 @@ from onceflow.commands.config import Config, ExpandSettings, LlmSettings
 from onceflow.commands.output import UsageError
 from onceflow.commands.seeds import source_of
 from onceflow.commands.text import many
+from onceflow.core.errors import pip_install
 
 if TYPE_CHECKING:
     from onceflow.pipelines.expand import Expand
@@ -25,6 +26,13 @@ NEEDED = {
     "aiohttp": "clients", "mwparserfromhell": "expand", "numpy": "embedded",
     "wordllama": "embedded",
 }  # fmt: skip
+LOOK = (
+    'onceflow search "…"',
+    'onceflow ask "…"',
+    "onceflow graph distribution",
+    "onceflow serve",
+)
+"""What can be done with articles."""
 ARTICLES = Group("Articles", sort_key=80, help="Also in onceflow.toml, see docs/settings.md.")
 
 
@@ -78,8 +86,7 @@ def expand_job(common: Common, subject: Subject, reach: Reach, *, works: bool = 
     if missing:
         extras = ",".join(dict.fromkeys(NEEDED[name] for name in missing))
         raise UsageError(
-            f"reading a wiki needs {', '.join(missing)}: pip install 'onceflow[{extras}]'; nothing "
-            "was claimed"
+            f"reading a wiki needs {', '.join(missing)}: {pip_install(extras)}; nothing was claimed"
         )
     contact = config.place("contact", reach.contact)[0]
     if contact is None or not contact.strip():
@@ -188,6 +195,7 @@ def expand(
         helpers=[[*helper, *flags]] * (workers - 1),
         environment={"ONCEFLOW_DB": common.database()[0]},
         budget="--max-articles",
+        look=LOOK,
     )
     with source_of(titles, as_keys=as_titles) as source:
         return submit(pipeline, flow, source, wishes, common)

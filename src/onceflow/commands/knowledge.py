@@ -20,7 +20,7 @@ from onceflow.commands.common import Common, Flag
 from onceflow.commands.config import Config, LlmSettings
 from onceflow.commands.output import OK, SOME_FAILED, Out, UsageError, terminal_width
 from onceflow.commands.text import many, plain
-from onceflow.core.errors import SettingsError
+from onceflow.core.errors import SettingsError, pip_install
 
 if TYPE_CHECKING:
     from onceflow.clients import Embedder, Llm
@@ -331,7 +331,7 @@ def _needs_numpy() -> None:
     missing = [name for name in ("numpy", "wordllama") if find_spec(name) is None]
     if missing:
         raise UsageError(
-            f"search by meaning needs {' and '.join(missing)}: pip install 'onceflow[embedded]'"
+            f"search by meaning needs {' and '.join(missing)}: {pip_install('embedded')}"
         )
 
 

@@ -95,6 +95,8 @@ class Report:
     failed: int = 0
     cancelled: int = 0
     open: int = 0
+    held: dict[str, int] = field(default_factory=dict)
+    """By state: those of the open ones that wait until somebody triggers their stage."""
     stuck: int = 0
     """Ready, but nobody may claim them: their stage is paused or their run halted."""
     gate: str | None = None
@@ -222,6 +224,10 @@ class Wishes:
     """What those find in their environment besides."""
     budget: str = "--max-items"
     """The flag that says how many items a run takes in."""
+    held: str = "they wait until somebody triggers their stage: flow.trigger"
+    """What to do about items that are held."""
+    look: Sequence[str] = ()
+    """Commands that show what came out."""
 
 
 class Beside(Protocol):
@@ -588,6 +594,7 @@ async def _settle(flow: Flow, report: Report, where: str) -> Report:
         row["stage"] for row in await flow.store.read("stages")
         if row["pipeline"] == report.pipeline and row["is_gate"]
     }  # fmt: skip
+    held = {stage.name for stage in flow.pipeline(report.pipeline).stages if stage.held}
     if report.run is None:
         counts = await flow.store.read("counts", pipeline=report.pipeline)
     else:
@@ -600,6 +607,9 @@ async def _settle(flow: Flow, report: Report, where: str) -> Report:
             setattr(report, row["phase"], getattr(report, row["phase"]) + row["items"])
         else:
             report.open += row["items"]
+            if row["phase"] == "waiting" and row["stage"] in held:
+                state = flow.pipeline(report.pipeline).state(row["stage"], "waiting")
+                report.held[state] = report.held.get(state, 0) + row["items"]
             report.stuck += row["items"] if row["phase"] == "ready" else 0
     if run is not None and run.gate_item is not None:
         gate = await flow.item(None, run.gate_item)
@@ -643,7 +653,8 @@ def _summary(report: Report, pipeline: Pipeline, where: str, wishes: Wishes) -> 
             (report.done, "done"),
             (report.failed, "failed"),
             (report.cancelled, "cancelled"),
-            (report.open, "open"),
+            *((count, state) for state, count in report.held.items()),
+            (report.open - sum(report.held.values()), "open"),
         )
         if count or name == "done"
     ]
@@ -653,6 +664,9 @@ def _summary(report: Report, pipeline: Pipeline, where: str, wishes: Wishes) -> 
         yield f"  next: {command}{wishes.flags}{where}, and onceflow watch {report.run}{where}"
         if wishes.flags:
             yield "    (each worker goes by its own flags and settings: give all of them the same)"
+        return
+    if report.already and not report.items:
+        yield f"{whose}: nothing to do: the database has none of its items, and none is named"
         return
     if report.already:
         already = "nothing is left to do" if report.failed else "all done already"
@@ -686,6 +700,10 @@ def _summary(report: Report, pipeline: Pipeline, where: str, wishes: Wishes) -> 
         )
     for note in report.notes:
         yield f"  {plain(note, 800)}"
+    if report.held and not report.interrupted:
+        yield f"  {', '.join(report.held)}: {wishes.held}{where}"
+    if report.done and wishes.look:
+        yield "  look: " + ", ".join(f"{command}{where}" for command in wishes.look)
     if report.interrupted:
         yield "  nothing is lost: run the same command again to go on"
     elif report.failed:

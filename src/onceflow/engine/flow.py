@@ -421,7 +421,12 @@ class Flow:
     async def why(self, pipeline: Pipeline | str | None, key: str | int) -> str:
         """In one line: why an item does not move, and when it will."""
         row = await self._row(pipeline, key)
-        return await why(self.store, row, await known_states(self.store))
+        mine = self.pipelines.get(row["pipeline"])
+        stage = (
+            next((one for one in mine.stages if one.name == row["stage"]), None) if mine else None
+        )
+        attempts = mine.attempts_of(stage) if mine and stage else None
+        return await why(self.store, row, await known_states(self.store), attempts)
 
     async def audit(self, *, grace_seconds: float = 10.0) -> list[Violation]:
         """Check the invariants on the stored history; what is broken, and by which item."""

@@ -10,8 +10,9 @@ from onceflow.engine.neighbours import ended_here, living
 from onceflow.store.base import Row, Store
 
 
-async def why(store: Store, item: Row, states: States) -> str:
-    """One line for one item."""
+async def why(store: Store, item: Row, states: States, attempts: int | None = None) -> str:
+    """One line for one item. `attempts`: how many end it if each fails, where that is known; the
+    store's own number counts attempts whose workers died as well."""
     now = (await store.read("now"))[0]["now"]
     stages = {(row["pipeline"], row["stage"]): row for row in await store.read("stages")}
     stage = stages.get((item["pipeline"], item["stage"]))
@@ -29,9 +30,9 @@ async def why(store: Store, item: Row, states: States) -> str:
         if item["due_at"] is None:
             return f"{state}: held until somebody triggers stage {item['stage']!r}"
         left = seconds(item["due_at"] - now)
-        attempts = stage["attempts"] if stage else "?"
+        of = "" if attempts is None else f" of {attempts}"
         return (
-            f"{state}: backing off for {left} more after attempt {item['attempt']} of {attempts}: "
+            f"{state}: backing off for {left} more after attempt {item['attempt']}{of}: "
             f"{item['error']}"
         )
     workers = await store.read("workers")

@@ -27,6 +27,7 @@ NEAR_BEST = 0.7
 SAME = 0.9
 """Two sentences nearer than this say the same."""
 NOTHING = "Nothing in the loaded articles answers this."
+NONE_LOADED = "No article is loaded yet; `onceflow expand TITLE…` loads some."
 NOT_FOUND = "NOT FOUND"
 PROMPT = """Answer the question from the numbered passages below and from nothing else.
 Put the number of the passage behind each statement, like this: [2]. Add nothing that they do not
@@ -68,6 +69,8 @@ class Answer:
 async def ask(search: Search, question: str, llm: Llm, *, passages: int = PASSAGES) -> Answer:
     """Answer a question from what is in the index."""
     found = await search.find(question, most=passages)
+    if not found:
+        return Answer(question, NONE_LOADED, (), llm.name)
     found = [one for one in found if one.score > 0]
     if not found:
         return Answer(question, NOTHING, (), llm.name)

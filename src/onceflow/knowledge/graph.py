@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from onceflow import Flow
-from onceflow.core.errors import OnceflowError
+from onceflow.core.errors import OnceflowError, pip_install
 from onceflow.core.item import Phase
 from onceflow.knowledge.articles import (
     BATCH,
@@ -54,7 +54,6 @@ ROWS_DEFAULT = 1000
 PAGE = 500
 NO_TIME = -1
 """Not null: a column of nothing but nulls would have no type."""
-INSTALL = "the graph needs ladybug: pip install 'onceflow[graph]'"
 
 
 Question = tuple[str, Mapping[str, Any] | None]
@@ -102,6 +101,10 @@ class GraphStatus:
 
 def is_installed() -> bool:
     return find_spec("ladybug") is not None
+
+
+def what_is_missing() -> str:
+    return f"the graph needs ladybug: {pip_install('graph')}"
 
 
 async def graph_status(flow: Flow, folder: Path | None = None) -> GraphStatus | None:
@@ -194,7 +197,7 @@ class Graph:
     async def _owned(self, wait_seconds: float) -> AsyncIterator[bool]:
         """The lock, if it can be had in time; at the end the file is closed properly."""
         if not is_installed():
-            raise GraphMissing(INSTALL)
+            raise GraphMissing(what_is_missing())
         until = asyncio.get_running_loop().time() + wait_seconds
         while True:
             with held(self.folder / LOCK) as got:
@@ -439,7 +442,7 @@ class Graph:
         """In a process of their own, which lets go of the file at once: no writer can open it
         while somebody reads."""
         if not is_installed():
-            raise GraphMissing(INSTALL)
+            raise GraphMissing(what_is_missing())
         if not self._file.exists():
             raise GraphError(f"there is no graph {self._file} yet; `onceflow graph rebuild`")
         child = await _Child.started()
@@ -488,7 +491,7 @@ class _Child:
     @classmethod
     async def started(cls) -> _Child:
         if not is_installed():
-            raise GraphMissing(INSTALL)
+            raise GraphMissing(what_is_missing())
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-P",
@@ -524,7 +527,7 @@ class _Child:
             await self.end()
             raise
         if "missing" in answer:
-            raise GraphMissing(INSTALL)
+            raise GraphMissing(what_is_missing())
         if "error" in answer:
             raise GraphError(_said(answer["error"]))
         return answer

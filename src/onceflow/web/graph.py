@@ -15,8 +15,15 @@ from pydantic import BaseModel
 from starlette.responses import Response
 
 from onceflow import Flow, OnceflowError, StoreUnavailable
-from onceflow.core.errors import SettingsError
-from onceflow.knowledge.graph import INSTALL, MARK, Graph, GraphError, Question, is_installed
+from onceflow.core.errors import SettingsError, pip_install
+from onceflow.knowledge.graph import (
+    MARK,
+    Graph,
+    GraphError,
+    Question,
+    is_installed,
+    what_is_missing,
+)
 from onceflow.knowledge.place import folder_of, read_json
 from onceflow.knowledge.search import Search
 from onceflow.web import pages
@@ -33,7 +40,7 @@ STOP_SECONDS = 1.0
 VENDOR = pages.STATIC / "vendor"
 SCRIPTS = ("graphology.js", "sigma.js")
 NOT_YET = "the graph is being made; look again in a moment"
-NO_VECTORS = "search by meaning needs numpy and wordllama: pip install 'onceflow[embedded]'"
+NO_VECTORS = "search by meaning needs numpy and wordllama: "
 log = logging.getLogger("onceflow")
 
 router = APIRouter(tags=["knowledge graph"])
@@ -214,7 +221,7 @@ def _knowledge(request: Request) -> Knowledge:
 async def _asked(request: Request, *queries: Question) -> tuple[list[list[Any]], str]:
     """The rows of each query, or why there are none."""
     graph = _knowledge(request).graph
-    note = INSTALL
+    note = what_is_missing()
     if graph is not None:
         try:
             found = await graph.ask_all(*queries, rows_max=ROWS_MAX)
@@ -302,7 +309,7 @@ async def search(
                        passage=one.passage, url=one.url)
             for one in sections
         ],
-        note=NO_VECTORS if index is None else note,
+        note=NO_VECTORS + pip_install("embedded") if index is None else note,
     )  # fmt: skip
 
 

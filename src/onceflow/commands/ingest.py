@@ -39,20 +39,19 @@ class Reading:
     allow_network: Annotated[list[str] | None, Parameter(negative=())] = None
     """Addresses that may be read though they are not public, as CIDR; repeatable."""
 
+    def options(self) -> Options:
+        """The same, as summaries and workers are told it."""
+        model = None if self.model is None else [self.model]
+        return Options(model, self.base_url, contact=self.contact, allow_network=self.allow_network)
+
 
 def ingest_jobs(
-    common: Common, reading: Reading, *, auto_generate: bool
+    common: Common, options: Options, *, auto_generate: bool
 ) -> tuple[Ingest, Summarize]:
     """The ingest pipeline as flags, variables and file want it, and the one it shares clients
     with."""
     from onceflow.pipelines.ingest import Ingest
 
-    options = Options(
-        model=None if reading.model is None else [reading.model],
-        base_url=reading.base_url,
-        contact=reading.contact,
-        allow_network=reading.allow_network,
-    )
     shared = summarize_job(common, options)
     job = Ingest(
         shared.http,
@@ -106,7 +105,7 @@ def ingest(
     check_urls("ingest", urls, needed=refresh or new_run or add_only)
     reading, engine = reading or Reading(), engine or Engine()
     settings = engine.settings(common)
-    job, _ = ingest_jobs(common, reading, auto_generate=generate)
+    job, _ = ingest_jobs(common, reading.options(), auto_generate=generate)
     if not follow and not add_only:
         check_installed(job.llm.name)
     pipeline = job.pipeline()

@@ -137,10 +137,8 @@ def worker_flow(
         return ready_flow(common, options, settings)[1]
     from onceflow.commands.ingest import Reading, ingest_jobs
 
-    readings = [field.name for field in fields(Reading)]
-    refuse_others("ingest", options, readings)
-    reading = Reading(**{each: getattr(options, each) for each in readings})
-    job, _ = ingest_jobs(common, reading, auto_generate=auto_generate)
+    refuse_others("ingest", options, [field.name for field in fields(Reading)])
+    job, _ = ingest_jobs(common, options, auto_generate=auto_generate)
     check_installed(job.llm.name)
     return common.flow(job.pipeline(), settings=settings)
 
@@ -168,11 +166,11 @@ def _unheard(job: Summarize) -> Iterator[str]:
 
 def ready_pipelines(common: Common, names: Collection[str]) -> list[Pipeline]:
     """Those of the ready pipelines that are named."""
-    from onceflow.commands.ingest import Reading, ingest_jobs
+    from onceflow.commands.ingest import ingest_jobs
 
     found: list[Pipeline] = []
     if {"summarize", "ingest"}.intersection(names):
-        ingest, summarize = ingest_jobs(common, Reading(), auto_generate=False)
+        ingest, summarize = ingest_jobs(common, Options(), auto_generate=False)
         found += [summarize.pipeline(), ingest.pipeline()]
     if "analyze" in names:
         from onceflow.commands.analyze import Asking, Assistants, analyze_job

@@ -89,12 +89,13 @@ def serve(
     if root_path and (not root_path.startswith("/") or root_path.endswith("/")):
         raise UsageError(f"--root-path is {root_path}; it must begin with / and not end with it")
     settings = (engine or Engine()).settings(common)
-    job, shared = ingest_jobs(common, reading or Reading(), auto_generate=auto_generate)
+    reading = reading or Reading()
+    job, shared = ingest_jobs(common, reading.options(), auto_generate=auto_generate)
     if not no_worker:
         check_installed(shared.llm.name)
     pipelines: list[Pipeline] = [job.pipeline(), shared.pipeline()]
-    pipelines += _articles(common, reading or Reading(), worker=not no_worker)
-    pipelines += _sites(common, reading or Reading(), worker=not no_worker)
+    pipelines += _articles(common, reading, worker=not no_worker)
+    pipelines += _sites(common, reading, worker=not no_worker)
     if file is not None:
         pipelines += pipelines_of(file, ())
     asyncio.run(_opened_once(common.flow(*pipelines, settings=settings)))

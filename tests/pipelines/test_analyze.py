@@ -10,6 +10,8 @@ import onceflow
 from onceflow import Permanent, Pipeline, PipelineError, Transient
 from onceflow.clients import Extractor, Llm, Price
 from onceflow.pipelines.analyze import Analyze
+from onceflow.pipelines.analyze.profile import profile
+from onceflow.pipelines.analyze.read import ReadPage, Site
 from onceflow.testing.llm import ScriptedLlm, ScriptedModel
 from onceflow.testing.site import FakeHttp
 from tests.pipelines.test_analyze_shapes import SHAPES, misfits
@@ -256,6 +258,20 @@ REFINED = (
     '["families"], "topics": [{"topic": "bike leasing", "weight": 0.4}, {"topic": "cargo bikes", '
     '"weight": 1}]}'
 )
+
+
+def test_a_manual_has_its_name_in_brackets_behind_each_title() -> None:
+    """Whose colon parts nothing."""
+    manual = "libffi: the portable interface"
+    titles = [f"{one} ({manual})" for one in ("Top", "Closures", "Types", "Memory: its use")]
+    site = Site("http://127.0.0.1/", [ReadPage(f"http://127.0.0.1/{t}", t) for t in titles])
+    found = profile(site)
+    assert found["name"] == manual
+    assert [one["title"] for one in found["pages"]][1:] == [
+        "Closures",
+        "Types",
+        "Memory: its use",
+    ]
 
 
 async def test_a_model_refines_the_profile(extractor: Extractor, tmp_path: Path) -> None:

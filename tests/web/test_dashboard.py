@@ -32,7 +32,8 @@ class Desk:
         await self.go.wait()
         if "gone" in work.key:
             raise Permanent(f"the page is gone {EVIL}", code="gone")
-        return {"text": f"{EVIL} of {work.key}"}
+        said = "" if "long" not in work.key else " in words that make a text for people to read"
+        return {"text": f"{EVIL} of {work.key}{said}"}
 
     def pipeline(self) -> Pipeline:
         return Pipeline(
@@ -143,6 +144,16 @@ async def test_an_items_page_has_its_attempts_results_timeline_and_buttons(place
         answer = await client.post(f"/items/{ids['c']}/cancel", headers=ORIGIN)
         assert (answer.status_code, answer.headers["location"]) == (303, f"/items/{ids['c']}")
     assert (await flow.item(None, ids["c"])).phase == "cancelled"
+
+
+async def test_what_came_out_is_shown_as_text_and_once(place: Any) -> None:
+    client, flow = place
+    await flow.add("desk", ["long"])
+    await flow.drain()
+    page = await shown(client, "/items/1")
+    prose = [attrs for name, attrs in page.elements if "prose" in str(attrs.get("class"))]
+    assert [attrs["dir"] for attrs in prose] == ["auto"]  # of the last stage alone
+    assert f"{EVIL} of long in words that make a text for people to read" in page.text
 
 
 async def test_failures_are_grouped_and_tried_again_together(either: Any) -> None:

@@ -30,6 +30,8 @@ OPEN = frozenset({"waiting", "ready", "active"})
 ITEMS_SHOWN = 50
 RUNS_SHOWN = 50
 BODY_CHARS_SHOWN = 20_000
+PROSE_CHARS_SHOWN = 4000
+PROSE_WORDS = 8
 PROCESSORS_DRAWN = 100
 """Of one stage; more are a number."""
 
@@ -208,7 +210,7 @@ async def _item(desk: Desk, id: int) -> dict[str, Any]:
     events = [to_event({**dict(row), **named}, states) for row in rows]
     results = [
         {"stage": row["stage"] or "what came with it", "generation": row["generation"],
-         "text": _body(row["body"])}
+         "text": _body(row["body"]), "prose": _prose(row["body"])}
         for row in await flow.results(id)
     ]  # fmt: skip
     return {
@@ -262,6 +264,16 @@ def _attempts(events: list[Event]) -> list[dict[str, Any]]:
 def _said(event: Event) -> str:
     words = [str(event.data[name]) for name in ("error", "why", "reason") if event.data.get(name)]
     return masked("; ".join(words))[:500]
+
+
+def _prose(body: object) -> list[str]:
+    """What of a result is text for people, such as a summary."""
+    fields = body.values() if isinstance(body, dict) else [body]
+    return [
+        masked(text if len(text) <= PROSE_CHARS_SHOWN else f"{text[:PROSE_CHARS_SHOWN]}…")
+        for text in fields
+        if isinstance(text, str) and len(text.split()) >= PROSE_WORDS
+    ]
 
 
 def _body(body: object) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from onceflow.pipelines.html import Html, tag
 
-WIDE, HIGH, GAP, TOP = 168, 62, 40, 12
+WIDE, HIGH, GAP, TOP = 188, 62, 40, 12
 ENDS = (("done", "done"), ("failed", "failed"), ("cancelled", "cancelled"))
 CHARS = 22
 

@@ -27,7 +27,10 @@ FIELD_CHARS_MAX = 300
 LIST_MAX = 20
 HOME_SHARE = 0.2
 
-_SEPARATOR = re.compile("\\s+[|·•\u2013\u2014:»«-]\\s+|\\s*[|·•»]\\s*|:\\s+")
+_SEPARATOR = re.compile(
+    "(?:\\s+[|·•\u2013\u2014:»«-]\\s+|\\s*[|·•»]\\s*|:\\s+)(?![^()]*\\))"  # not within brackets
+)
+_BRACKETED = re.compile(r"\s\(([^()]+)\)$")
 _EMAIL = re.compile(r"[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63}){1,4}")
 _PHONE = re.compile(r"(?<![\w.+/-])\+\d[\d ()/.-]{6,18}\d(?![\w])")
 _NETWORKS = {
@@ -203,6 +206,8 @@ def _name(site: Site) -> str:
         if len(pieces) > 1:
             votes[_line(pieces[-1], 80)] += 2
             votes[_line(pieces[0], 80)] += 1
+        if bracketed := _BRACKETED.search(page.title):  # "Closures (The manual of this)"
+            votes[_line(bracketed[1], 80)] += 1
     label = _label(site.url)
     for text in votes:
         letters = re.sub(r"\W", "", text).lower()
@@ -257,7 +262,7 @@ def _pieces(title: str) -> list[str]:
 
 
 def _without_name(title: str, name: str) -> str:
-    pieces = _pieces(title)
+    pieces = _pieces(title.removesuffix(f" ({name})"))
     kept = [one for one in pieces if one.lower() != name.lower()]
     return kept[0] if len(kept) == 1 else ": ".join(kept) if kept else title
 

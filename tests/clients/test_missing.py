@@ -43,7 +43,7 @@ async def test_a_missing_library(
     monkeypatch.delitem(sys.modules, "onceflow.clients._wire", raising=False)
     embed._load.cache_clear()
     _parser.cache_clear()
-    with pytest.raises(Permanent, match=rf"pip install 'onceflow\[{extra}\]'") as caught:
+    with pytest.raises(Permanent, match=rf"pip install '.*\[{extra}\]'") as caught:
         await use()
     assert caught.value.code == "not_installed"
     assert caught.value.code in STAGE_CODES

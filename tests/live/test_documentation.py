@@ -16,7 +16,7 @@ from urllib.request import urlopen
 import pytest
 
 import onceflow
-from onceflow.pipelines.files import document
+from onceflow.pipelines.summaries import document
 from onceflow.pipelines.summarize import Summarize
 from tests.support import docs, nginx
 

@@ -101,9 +101,7 @@ async def test_a_japanese_site(site: Site, inline_extractor: Extractor, tmp_path
     assert found.info["languages"][0]["code"] == "ja"
     assert "専門書" in {one["topic"] for one in found.info["topics"]}
     assert "学生" in found.info["audience"]
-    assert any(
-        one["text"] == "専門書について知っておくべきことは何ですか？" for one in found.prompts
-    )
+    assert any("専門書" in one["text"] for one in found.prompts)
     assert {one["language"] for one in found.prompts} == {"ja"}
 
 

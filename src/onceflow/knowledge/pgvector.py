@@ -54,9 +54,7 @@ class PgVector:
             index = cls(dsn, found["schema"])
             if not found["made"]:
                 await connection.execute(index._path())
-                # Another process may make them at the same moment.
-                with suppress(asyncpg.UniqueViolationError, asyncpg.DuplicateTableError):
-                    await connection.execute(sql("make"))
+                await connection.execute(sql("make"))
         return index
 
     def _path(self) -> str:

@@ -67,6 +67,8 @@ class GraphOut(BaseModel):
     """Of how many articles these are."""
     edges_cut: bool
     """There are more links among them than are given."""
+    seq: int
+    """The last event that is in it; 0 if that is not known at the moment."""
     note: str
     """Why there is nothing, if so."""
 
@@ -126,6 +128,12 @@ class Knowledge:
             return None
         mark = read_json(self.graph.folder / MARK)
         return mark.get("digest")
+
+    def seq(self) -> int:
+        """The last event that the graph knows of; 0 while somebody writes."""
+        if self.graph is None or self.graph.is_open:
+            return 0
+        return int(read_json(self.graph.folder / MARK).get("seq", 0))
 
     def drawn(self, limit: int) -> GraphOut | None:
         """What was answered before, if the graph is still the same."""
@@ -246,8 +254,8 @@ async def graph(
         return known
     if not await desk.flow.items("expand", limit=1):
         note = "no article yet: `onceflow expand TITLE…` brings some"
-        return GraphOut(nodes=[], edges=[], shown=0, total=0, edges_cut=False, note=note)
-    mark = knowledge.mark()
+        return GraphOut(nodes=[], edges=[], shown=0, total=0, edges_cut=False, seq=0, note=note)
+    mark, seq = knowledge.mark(), knowledge.seq()
     [rows, total, links], note = await _asked(
         request,
         (SHOWN, {"most": limit}),
@@ -263,6 +271,7 @@ async def graph(
         shown=len(nodes),
         total=max(len(nodes), total[0][0] if total else 0),
         edges_cut=len(among) > EDGES_MAX or len(links) == LINKS_READ_MAX,
+        seq=seq,
         note=note,
     )
     if not note:

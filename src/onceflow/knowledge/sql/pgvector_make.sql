@@ -1,4 +1,6 @@
--- make the tables of the search index, once; `vector` comes from the extension.
+-- make the tables of the search index, once; `vector` comes from the extension. Several statements are one
+-- transaction: who makes them at the same moment waits here, and finds them.
+SELECT pg_advisory_xact_lock(hashtext('onceflow.section_vector'));
 CREATE TABLE IF NOT EXISTS onceflow.section_vector (
   item       bigint NOT NULL,
   n          integer NOT NULL,

@@ -228,6 +228,7 @@ async function ask(path) {
   return answer.json();
 }
 
+let heard = 0;
 let asking = false;
 let again = false;
 async function load() {
@@ -249,6 +250,7 @@ async function load() {
     if (sigma) fill();
     else if (nodes.size && !begin()) list();
     if (found.note && !nodes.size) soon(REFETCH_MS * 2);
+    else if (found.seq < heard) soon();  // the graph does not know yet what we were told
   } catch {
     say("The server does not answer; this page asks again.");
     soon(REFETCH_MS * 2);
@@ -413,7 +415,10 @@ follow(`${root}/api/events?pipeline=expand`, {
       node.state = event.state;
       paint(event.item);
     }
-    if (event.item !== null && event.item !== undefined) soon();
+    if (event.item !== null && event.item !== undefined) {
+      heard = Math.max(heard, event.seq);
+      soon();
+    }
   },
   onState(state) {
     badge.hidden = false;

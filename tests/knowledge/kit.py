@@ -1,8 +1,10 @@
 """A small world of articles, and a pipeline of the shape of `expand` that loads them from it."""
 
 import base64
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import onceflow
@@ -123,3 +125,10 @@ async def grown(database: str, world: dict[str, Page], *seeds: str) -> Flow:
     await flow.add("expand", seeds or list(world)[:1])
     await flow.drain()
     return flow
+
+
+def changed(file: Path, what: str, to: str) -> None:
+    """Put something else into a file."""
+    text, count = re.subn(what, to, file.read_text())
+    assert count
+    file.write_text(text)

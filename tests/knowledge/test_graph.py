@@ -20,7 +20,7 @@ from onceflow.knowledge.graph import (
     _query,
     graph_status,
 )
-from tests.knowledge.kit import Page, grown
+from tests.knowledge.kit import Page, changed, grown
 
 EDGES = {
     ("Bread", "Yeast"), ("Bread", "Oven"), ("Bread", "Flour"), ("Yeast", "Bread"),
@@ -158,7 +158,7 @@ async def test_a_shorter_way_that_was_found_later_is_in_the_graph(flow: Flow) ->
     assert await _is_equal(graph, EDGES, depth) == [[(0,)]]
 
 
-HARM = ["deleted", "truncated", "noise", "empty", "beside", "mark"]
+HARM = ["deleted", "truncated", "noise", "empty", "beside", "mark", "seq"]
 
 
 @pytest.mark.parametrize("harm", HARM)
@@ -184,6 +184,8 @@ async def test_F23_a_damaged_graph_is_made_again(
                 (graph.folder / f"{FILE}.wal").write_bytes(os.urandom(500))
             case "mark":
                 (graph.folder / "graph.json").write_text("{")
+            case "seq":
+                changed(graph.folder / "graph.json", r'"seq": \d+', '"seq": "x"')
         again = Graph(flow)
         await again.catch_up()
         assert again.rebuilt == 1

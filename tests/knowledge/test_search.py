@@ -21,7 +21,7 @@ from onceflow.knowledge.graph import Graph
 from onceflow.knowledge.index import LocalIndex, read_manifest
 from onceflow.knowledge.pgvector import PgVector
 from onceflow.knowledge.search import Search, window
-from tests.knowledge.kit import Page, body_of, bread, expand, grown
+from tests.knowledge.kit import Page, body_of, bread, changed, expand, grown
 
 
 async def test_a_question_finds_the_section_that_answers_it(flow: Flow) -> None:
@@ -178,7 +178,7 @@ def test_only_the_newest_segment_of_an_article_counts(tmp_path: Path) -> None:
     assert index.search(np.ones(32, np.float32), "embedded", 100) == hits
 
 
-@pytest.mark.parametrize("harm", ["truncated", "rows", "manifest", "deleted"])
+@pytest.mark.parametrize("harm", ["truncated", "rows", "manifest", "seq", "model", "deleted"])
 async def test_a_damaged_index_is_made_again(
     tmp_path: Path, world: dict[str, Page], harm: str
 ) -> None:
@@ -196,6 +196,10 @@ async def test_a_damaged_index_is_made_again(
                     rows.write_bytes(rows.read_bytes()[:-9] + b"nonsense!")
                 case "manifest":
                     (folder / "index.json").write_text('{"format": 1, "segme')
+                case "seq":
+                    changed(folder / "index.json", r'"seq": \d+', '"seq": "x"')
+                case "model":
+                    changed(folder / "index.json", '"embedded"', '"another"')
                 case "deleted":
                     vectors.unlink()
         async with Search(flow) as search:

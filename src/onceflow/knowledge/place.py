@@ -39,17 +39,21 @@ async def witness_of(flow: Flow) -> list[Any] | None:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """What a small file of ours says; nothing if it is missing or damaged."""
+    """What a small file of ours says; nothing if it is missing or not as we wrote it."""
     try:
         found = json.loads(path.read_bytes())
-    except (OSError, ValueError):
+        return dict(found["value"]) if found["sum"] == _sum(found["value"]) else {}
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
     """The file has the new contents or the old ones, never half of them."""
-    write_bytes(path, json.dumps(value).encode())
+    write_bytes(path, json.dumps({"sum": _sum(value), "value": value}).encode())
+
+
+def _sum(value: Any) -> str:
+    return blake2b(json.dumps(value).encode(), digest_size=16).hexdigest()
 
 
 def write_bytes(path: Path, body: bytes) -> None:

@@ -51,6 +51,13 @@ def test_about_as_many_words_as_asked_for() -> None:
     assert len(summary(ARTICLE, 10_000)) == 8  # all sentences, no menu lines
 
 
+def test_fragments_and_code_are_left_out_where_there_is_enough_else() -> None:
+    whole = ["The closure is written here.", "Types have a size.", "Memory is freed by the caller."]
+    broken = ["an object of this type for you.", "if (prepare (&call, abi) == OK)"]
+    assert set(summary("\n".join([*broken, *whole]), words=100)) == set(whole)
+    assert summary("\n".join([*broken, whole[0]]), words=100)[0] == broken[0], "better than nothing"
+
+
 @pytest.mark.parametrize("text", ["", " \n\n ", "----", "\n".join(["***"] * 50)])
 def test_nothing_gives_nothing(text: str) -> None:
     assert summary(text) == []

@@ -28,6 +28,7 @@ EARLY_SENTENCES = 3.0
 FULL_WORDS = 25  # a sentence of this many words gets the whole bonus
 SAME = 0.95  # two sentences nearer than this say the same
 
+_CODE = re.compile(r"[{}]|->|[=<>!]=|::|&&|\|\||[;]$|\w\(\)$")
 _INSTRUCTION = re.compile(r"^[^\n]{0,400}:[ \t]*\n")
 
 
@@ -85,11 +86,16 @@ def summary(text: str, words: int | None = None) -> list[str]:
 
 
 def _candidates(text: str) -> Iterator[str]:
-    """Whole sentences first of all; lines without an end (headings, menus) only if nothing else."""
+    """Whole sentences first of all, those that begin as one and are no code; lines without an end
+    (headings, menus) only if nothing else."""
     found = [s[:SENTENCE_CHARS_MAX].strip() for s in sentences(text)]
     found = list(dict.fromkeys(s for s in found if re.search(r"\w", s)))
     whole = [s for s in found if s[-1] in ".!?…。！？\"'”’»)" and _long_enough(s)]  # noqa: RUF001
-    return iter(whole if len(whole) >= SENTENCES_DEFAULT else found)
+    clean = [s for s in whole if not s[0].islower() and not _CODE.search(s)]
+    for some in (clean, whole):
+        if len(some) >= SENTENCES_DEFAULT:
+            return iter(some)
+    return iter(found)
 
 
 def _long_enough(sentence: str) -> bool:

@@ -5,6 +5,7 @@ const REFETCH_MS = 2500;
 const TYPING_MS = 350;
 const LISTED_MAX = 200;
 const LABELS_FROM = 8;
+const FEW_EDGES = 5000;
 const root = document.documentElement.dataset.root;
 const at = (id) => document.getElementById(id);
 const picture = at("picture");
@@ -144,8 +145,9 @@ function fill() {
     else graph.addNode(key, shown);
   }
   for (const key of graph.nodes()) if (!keys.has(key)) graph.dropNode(key);
+  const thick = edges.length < FEW_EDGES ? 1 : 0.5;
   for (const [source, target] of edges) {
-    if (source !== target) graph.mergeEdge(String(source), String(target), { size: 0.5 });
+    if (source !== target) graph.mergeEdge(String(source), String(target), { size: thick });
   }
 }
 

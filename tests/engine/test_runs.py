@@ -343,6 +343,35 @@ async def test_what_backs_off_is_ready_at_once_after_a_retry(
         await audited(flow)
 
 
+async def test_nothing_is_retried_from_where_it_never_was(database: Database) -> None:
+    """A stage would work without what the one before it makes, or on what a gate has added."""
+
+    async def first(work: Work) -> str:
+        if work.key == "bad":
+            raise Permanent("gone", code="gone")
+        return work.key
+
+    async def gate(work: Work) -> Any:
+        return sorted([item.result async for item in work.finished_items()])
+
+    pipeline = Pipeline("p", Stage("a", first), Stage("b", ok), after_all=gate)
+    async with database.flow(pipeline) as flow:
+        added = await flow.add(pipeline, ["x", "bad"])
+        await flow.drain()
+        for keys in (["bad"], [f"gate:{added.run}"]):
+            assert await flow.retry(pipeline, keys=keys, from_stage="b") == 0
+        assert await flow.retry(pipeline, keys=["x"], from_stage="digest") == 0
+        assert await flow.retry(pipeline, state="completed", from_stage="a") == 1
+        await flow.drain()
+        assert (await flow.item(pipeline, f"gate:{added.run}")).stage == "digest"
+        assert await flow.retry(pipeline, keys=[f"gate:{added.run}"], from_stage="digest") == 1
+        await flow.drain()
+        await audited(flow)
+    async with database.flow() as bare:  # without the program, what is stored decides
+        assert await bare.retry("p", keys=["bad", f"gate:{added.run}"], from_stage="b") == 0
+        assert await bare.retry("p", keys=["x", "bad"], from_stage="a") == 2
+
+
 async def until_phase(flow: Any, pipeline: Pipeline, phase: str) -> Any:
     async def question() -> Any:
         item = await only(flow, pipeline)

@@ -200,7 +200,10 @@ async def _perform(
             command, which.pipeline, state=which.state, stage=which.stage, run=run,
             error_code=which.error, keys=ids if keys else None, **options,
         )  # fmt: skip
-        code = _tell(out, command, acted, dry_run=options["dry_run"], named=bool(keys))
+        code = _tell(
+            out, command, acted, dry_run=options["dry_run"], named=bool(keys),
+            from_stage=options.get("from_stage", ""),
+        )  # fmt: skip
         if acted.changed and command in ("retry", "release"):
             await _tell_who_works(flow, at, out)
     return code
@@ -244,7 +247,9 @@ async def _check_lanes(
 PAST = {"retry": "retried", "cancel": "cancelled", "release": "released"}
 
 
-def _tell(out: Out, command: Command, acted: Acted, *, dry_run: bool, named: bool) -> int:
+def _tell(
+    out: Out, command: Command, acted: Acted, *, dry_run: bool, named: bool, from_stage: str
+) -> int:
     unfit = acted.matched - acted.fitting - acted.for_good
     meanwhile = 0 if dry_run else acted.fitting - acted.changed
     if out.as_json:
@@ -262,7 +267,8 @@ def _tell(out: Out, command: Command, acted: Acted, *, dry_run: bool, named: boo
                 f"  {acted.for_good:,} failed for good and left alone (--permanent includes them)"
             )
         if unfit:
-            out.line(f"  {unfit:,} left alone: not in a phase to {command} from")
+            where = ", or never at that stage" if from_stage else ""
+            out.line(f"  {unfit:,} left alone: not in a phase to {command} from{where}")
         if meanwhile:
             out.line(f"  {meanwhile:,} left alone: their state changed meanwhile, try again")
     return SOME_FAILED if named and not dry_run and acted.changed < acted.matched else OK

@@ -186,6 +186,13 @@ class Pipeline:
         following = self._next.get(name)
         return None if following is None else self._by_name[following]
 
+    def leads(self, start: str, end: str) -> bool:
+        """Whether an item that is at `end` has come through `start`, or is there."""
+        at = self._by_name.get(start)
+        while at is not None and at.name != end:
+            at = self.after(at.name)
+        return at is not None
+
     def order(self, name: str) -> int:
         """How far along the way a stage is, counted from 0."""
         names: list[str] = []

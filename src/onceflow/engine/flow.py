@@ -446,8 +446,8 @@ class Flow:
         dry_run: bool = False,
         permanent: bool = True,
     ) -> int:
-        """Open a new generation of settled items, from the stage where they failed or from one
-        named; what backs off is ready at once. Results of earlier stages are kept and used.
+        """Open a new generation of settled items, from the stage where they failed or from an
+        earlier one; what backs off is ready at once. Results of earlier stages are kept and used.
         `permanent=False` leaves those alone that failed for good."""
         acted = await self.act(
             "retry", pipeline, state=state, keys=keys, run=run, error_code=error_code,
@@ -534,11 +534,15 @@ class Flow:
             phases=None if keys is not None or state is not None else MEANT[command],
             error_code=error_code,
         )
+        if from_stage and (known := self.pipelines.get(chosen.pipeline or "")) is not None:
+            known.stage(from_stage)  # refused if there is none
         matched = fitting = changed = for_good = after = 0
         while page := await self._page(chosen, after, PAGE):
             after = page[-1]["id"]
             matched += len(page)
             fits = [row for row in page if _fits(command, row, from_stage)]
+            if from_stage:
+                fits = [row for row in fits if await self._was_at(row, from_stage)]
             if not permanent:
                 fit = len(fits)
                 fits = [row for row in fits if not await self._failed_for_good(row)]
@@ -554,6 +558,16 @@ class Flow:
         if changed:
             self._told()
         return Acted(matched, fitting, changed, for_good)
+
+    async def _was_at(self, row: Row, stage: str) -> bool:
+        """Whether an item came as far as a stage: nothing can begin where it has never been, and
+        what a gate added goes through no other stage than the gate's."""
+        pipeline = self.pipelines.get(row["pipeline"])
+        if pipeline is not None:
+            return pipeline.leads(stage, row["stage"])
+        return bool(
+            stage == row["stage"] or await self.store.read("result", item=row["id"], stage=stage)
+        )
 
     async def _failed_for_good(self, row: Row) -> bool:
         """Whether a handler said that it will never work, in the item's last event."""

@@ -106,8 +106,9 @@ async def act(id: JobId, command: Command, desk: At, wish: Wish | None = None) -
     after = await find_item(desk, id)
     if not acted.changed:
         meanwhile = "its state changed meanwhile" if acted.fitting else f"it is {after.state}"
+        there = f" and was at stage {wish.from_stage}" if wish.from_stage else ""
         raise Problem(
-            409, "not-fitting", f"{meanwhile}; {command} is for {FITS[command]}",
+            409, "not-fitting", f"{meanwhile}; {command} is for {FITS[command]}{there}",
             item=id, state=after.state, stage=after.stage, phase=after.phase.value,
         )  # fmt: skip
     return Changed(changed=True, item=ItemOut.of(after))

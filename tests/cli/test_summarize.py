@@ -163,6 +163,7 @@ def test_articles_that_were_only_added_are_worked_on_by_the_command_that_is_name
     assert on("analyze").out.startswith("analyze: nothing to do: the database has none")
     said = on("why", f"{url}#part")
     assert (said.code, "READY_TO_GENERATE" in said.out) == (0, True), "another spelling of it"
+    assert "look: onceflow export --pipeline ingest --db" in on("ingest", "--generate", *ALLOW).out
 
 
 def test_without_urls_what_is_open_is_worked_on(
@@ -320,6 +321,14 @@ def test_who_cannot_do_the_work_claims_nothing_of_it(
         assert (answer.code, said in answer.err) == (2, True), command
     [item] = call("items", "--json").lines
     assert (item["phase"], item["attempt"]) == ("ready", 0)
+
+
+def test_all_that_is_missing_is_said_at_once(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = ("aiohttp", "numpy")
+    there = ready.find_spec
+    monkeypatch.setattr(ready, "find_spec", lambda name: None if name in gone else there(name))
+    said = "pages needs aiohttp, the model embedded needs numpy: pip install '.[clients,embedded]';"
+    assert said in call("summarize", "https://a.test/").err
 
 
 @pytest.mark.parametrize(

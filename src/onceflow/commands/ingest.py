@@ -120,6 +120,7 @@ def ingest(
         flags="".join(f" {shlex.quote(word)}" for word in flags_of(common, reading, engine))
         + (" --auto-generate" if generate else ""),
         held="the text is there; a story is written by onceflow ingest --generate",
+        look=("onceflow export --pipeline ingest", "onceflow serve"),
         beside=(lambda flow, run, warn: Triggers(flow, run)) if generate else None,
     )
     with source_of(urls, urls=True) as source:

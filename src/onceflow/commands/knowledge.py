@@ -165,8 +165,8 @@ def graph(
 ) -> int:
     """The knowledge graph: ask it in Cypher, or for its states by name.
 
-    There are Article, Section and Category; LINKS_TO, HAS_SECTION and IN_CATEGORY. A
-    query can only read; one that takes too long is ended. By name:
+    There are Article, Section and Category; LINKS_TO, HAS_SECTION and IN_CATEGORY.
+    A query can only read; one that takes too long is ended. By name:
 
     distribution  articles and their mean depth by state
     queue         how many wait to be loaded

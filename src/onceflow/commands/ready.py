@@ -102,15 +102,18 @@ def summarize_job(common: Common, options: Options) -> Summarize:
 def check_installed(model: str) -> None:
     """Refuse to claim what cannot be done here: it would fail for everybody who shares the work."""
     kind = model.partition(":")[0]
+    needs: dict[str, str] = {}
     for what, needed, extra in (
         ("reading pages", PAGES_NEED, "clients"),
         (f"the model {model}", MODELS_NEED.get(kind, ()), kind),
     ):
         missing = [name for name in needed if find_spec(name) is None]
         if missing:
-            raise UsageError(
-                f"{what} needs {', '.join(missing)}: {pip_install(extra)}; nothing was claimed"
-            )
+            needs[extra] = f"{what} needs {', '.join(missing)}"
+    if needs:
+        raise UsageError(
+            f"{', '.join(needs.values())}: {pip_install(','.join(needs))}; nothing was claimed"
+        )
 
 
 def ready_flow(

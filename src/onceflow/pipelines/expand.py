@@ -48,7 +48,7 @@ OF_A_TITLE = frozenset(
 WAY_ON = {
     "not_installed": "then go on",
     "wiki_refused": "the wiki must let this client read, or choose another with --wiki",
-    "blocked_address": "--allow-network opens an address that is not public",
+    "blocked_address": "",  # the error says it itself
 }
 
 
@@ -112,7 +112,7 @@ class Expand:
                 raise
             what = str(error).rstrip(".")
             way = WAY_ON.get(error.code, "see to it")
-            raise Pause(f"{what}; {way}", code=error.code) from error
+            raise Pause(f"{what}; {way}" if way else what, code=error.code) from error
         title = titled(article.title)
         names = [name for name in possible(article.redirects) if name != title]
         whole = await self._whole(article, title, names)

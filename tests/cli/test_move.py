@@ -10,7 +10,7 @@ import pytest
 import onceflow
 from onceflow import Done
 from onceflow.commands.program import one_pipeline
-from onceflow.core.transition import decide
+from onceflow.core.transition import Part, decide
 from onceflow.engine.neighbours import machine
 from onceflow.store.base import Finish, Worker
 from onceflow.store.move import shortened
@@ -81,6 +81,22 @@ def test_all_is_carried_over_and_back_and_goes_on_there(
     assert "moved to" not in call("why", "left", "--db", "back.db").out
     assert call("run", filled, "left", "new", "--db", "back.db", "--json").object["done"] == 2
     assert call("audit", "--db", "back.db").code == 0
+
+
+def test_parts_of_unfinished_work_are_carried_over(
+    call: Call, program: Path, postgres_url: str
+) -> None:
+    call("run", program, "left", "--add-only", "--db", "there.db")
+
+    async def kept() -> None:
+        async with onceflow.open("there.db", one_pipeline(program, None)) as flow:
+            [lease] = await claim_as(flow.store, flow.pipelines["news"], count=1)
+            assert await flow.store.renew(lease, part=Part("one", b'"half of it"'))
+            await flow.store.leave(DEAD.id)
+
+    asyncio.run(kept())
+    for source, target in (("there.db", postgres_url), (postgres_url, "back.db")):
+        assert call("move", source, target, "--json").object["rows"]["part"] == 1
 
 
 def test_new_numbers_go_on_behind_the_old_ones_on_postgresql(

@@ -28,7 +28,8 @@ def diagram(name: str, stages: Sequence[tuple[str, Mapping[str, str], Mapping[st
     for at, (kind, look) in enumerate(ENDS):
         label = f"{ends[kind]:,} {last.get(kind, kind)}"
         y = TOP + 14 + at * 22
-        parts.append(tag("text", _cut(label), x=x + 6, y=y, class_=f"end {look}"))
+        shown = f"end {look}" if ends[kind] else "end"
+        parts.append(tag("text", _cut(label), x=x + 6, y=y, class_=shown))
     width = x + 150
     said = f"the states of {name}: " + "; ".join(
         f"{stage} {counts['ready'] + counts['waiting']} waiting, {counts['active']} at work"

@@ -7,8 +7,8 @@ BIN := $(VENV)/bin
 
 # The least branch coverage, in percent, of onceflow.core, onceflow.store and onceflow.engine.
 COVERAGE ?= 95
-# Test processes at once; each starts a PostgreSQL server of its own.
-JOBS ?= 2
+# Test processes at once, for two cores: half of their time they wait. Each starts a PostgreSQL server of its own.
+JOBS ?= 3
 # Seeds that `make sim` plays through.
 SEEDS ?= 500
 # More arguments for pytest, such as ARGS="-k claim -x", or for `make bench`.

@@ -1,5 +1,7 @@
 """Sites that are empty, strange, endless, closed or somebody else's: a clear answer for each."""
 
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,7 @@ import onceflow
 from onceflow import Item
 from onceflow.clients import Extractor, FetchSettings, Http
 from onceflow.pipelines.analyze import Analyze
+from onceflow.pipelines.analyze.read import feed_entries
 from onceflow.testing.site import ALLOWED, Site
 
 JAPANESE = (
@@ -224,3 +227,33 @@ async def test_a_feed_says_how_fresh_a_site_is(
     found = await analyzed(site, inline_extractor, tmp_path)
     assert found.info["freshness"] == {"newest": "2026-03-02", "oldest": "2026-03-02", "dated": 0}
     assert [page["kind"] for page in found.info["pages"]] == ["home", "article"]
+
+
+LONG_TO_READ = """
+import resource
+
+from onceflow.pipelines.analyze.mentions import mention
+from onceflow.pipelines.analyze.read import feed_entries
+
+resource.setrlimit(resource.RLIMIT_CPU, (20, 20))
+for text in ("<item ", "<entry><link ", "<item><link>" + " " * 50_000 + "<", "<item><pubDate> "):
+    feed_entries((text * (500_000 // len(text))).encode())
+found = mention("a.b." * 50_000, {"names": ["Harbour Museum"], "domains": ["harbour.test"]})
+assert found.how == "none"
+"""
+
+
+def test_texts_that_are_made_to_be_read_for_hours_are_read_once() -> None:
+    """With 20 seconds of a processor, however busy the machine is; each would take minutes."""
+    subprocess.run([sys.executable, "-c", LONG_TO_READ], check=True)
+
+
+def test_the_entries_of_a_feed_are_found() -> None:
+    feed = b"""<rss><channel><link>https://a.test/</link>
+    <item><title>x</title><link> <![CDATA[ https://a.test/1 ]]></link>
+    <pubDate> Mon, 16 Nov 2026 10:00:00 GMT</pubDate></item>
+    <entry><link rel="alternate" href="https://a.test/2"/><updated>2026-11-15</updated></entry>
+    </channel><link>https://a.test/3</link></rss>"""
+    links, dates = feed_entries(feed)
+    assert links == ["https://a.test/1", "https://a.test/2"]
+    assert dates == ["Mon, 16 Nov 2026 10:00:00 GMT", "2026-11-15"]

@@ -146,7 +146,8 @@ def _pattern(name: str) -> re.Pattern[str]:
 def _first_domain(text: str, domains: Iterable[str]) -> int | None:
     starts = []
     for domain in domains:
-        pattern = rf"(?<![\w@-])(?:[\w-]+\.)*{re.escape(domain)}(?![\w-]|\.\w)"
+        # Bounded, so that an answer of nothing but dots is read once and not once for each dot.
+        pattern = rf"(?<![\w@-])(?:[\w-]{{1,63}}\.){{0,8}}{re.escape(domain)}(?![\w-]|\.\w)"
         if match := re.search(pattern, text, re.IGNORECASE):
             starts.append(match.start())
     return min(starts, default=None)

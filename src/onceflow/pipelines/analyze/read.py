@@ -22,6 +22,7 @@ from onceflow.pipelines.analyze.shapes import PageKind
 SITEMAP_URLS_MAX = 2_000
 CANDIDATES_MAX = 5_000
 FEED_ENTRIES_MAX = 50
+ENTRY_CHARS_MAX = 100_000
 FEED_BYTES_MAX = 2_000_000
 TEXT_CHARS_MAX = 60_000
 TROUBLES_MAX = 3
@@ -354,12 +355,17 @@ def types_of(about: Mapping[str, Any]) -> list[str]:
     return found
 
 
-_ENTRY = re.compile(r"<(?:item|entry)\b.*?</(?:item|entry)>", re.DOTALL | re.IGNORECASE)
+# Nothing in these looks further than a little: a feed may be made to be read for hours.
+_ENTRY = re.compile(r"<(?:item|entry)\b", re.IGNORECASE)
+_ENTRY_END = re.compile(r"</(?:item|entry)>", re.IGNORECASE)
 _ENTRY_LINK = re.compile(
-    r"<link[^>]{0,300}href=[\"']([^\"']{1,2000})|<link>\s*(?:<!\[CDATA\[)?\s*([^<\]\s]{1,2000})",
+    r"<link[^>]{0,300}href=[\"']([^\"']{1,2000})"
+    r"|<link>\s{0,100}(?:<!\[CDATA\[\s{0,100})?([^<\]\s]{1,2000})",
     re.IGNORECASE,
 )
-_ENTRY_DATE = re.compile(r"<(?:pubDate|published|updated|dc:date)>\s*([^<]{8,40})<", re.IGNORECASE)
+_ENTRY_DATE = re.compile(
+    r"<(?:pubDate|published|updated|dc:date)>\s{0,100}([^<]{8,40})<", re.IGNORECASE
+)
 
 
 def feed_entries(body: bytes) -> tuple[list[str], list[str]]:
@@ -367,12 +373,11 @@ def feed_entries(body: bytes) -> tuple[list[str], list[str]]:
     text = body.decode("utf-8", errors="replace")
     links: list[str] = []
     dates: list[str] = []
-    for number, entry in enumerate(_ENTRY.finditer(text)):
-        if number == FEED_ENTRIES_MAX:
-            break
-        if link := _ENTRY_LINK.search(entry.group()):
+    for part in _ENTRY.split(text, maxsplit=FEED_ENTRIES_MAX)[1:]:
+        entry = _ENTRY_END.split(part[:ENTRY_CHARS_MAX], maxsplit=1)[0]
+        if link := _ENTRY_LINK.search(entry):
             links.append(link.group(1) or link.group(2))
-        if date := _ENTRY_DATE.search(entry.group()):
+        if date := _ENTRY_DATE.search(entry):
             dates.append(date.group(1).strip())
     return links, dates
 

@@ -201,7 +201,9 @@ def test_c13_a_reader_that_goes_away_gives_no_traceback(many_items: Path, words:
     said = process.stderr.read()
     process.stderr.close()
 
-    assert (process.wait(timeout=180), said) == (0, "")
+    # A short answer may be written whole before the reader goes: then it says what comes next.
+    trouble = [line for line in said.splitlines() if not line.startswith("next: ")]
+    assert (process.wait(timeout=180), trouble) == (0, [])
 
 
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", ">&- 2>&-", ">/dev/full"])

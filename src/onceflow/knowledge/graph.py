@@ -133,6 +133,8 @@ class Graph:
         self._asking = asyncio.Lock()
         self._seq = 0
         self._reconciled: tuple[int, int] | None = None
+        self._looked_from = self._looked = 0
+        """Where the file is, and how far beyond that others' events were passed over."""
         self.rebuilt = 0
         """How often all of it was made again."""
 
@@ -190,8 +192,16 @@ class Graph:
     async def _is_behind(self) -> bool:
         mark = read_json(self.folder / MARK)
         seq = int(mark.get("seq") or 0) if mark.get("digest") and self._file.exists() else 0
-        async with aclosing(self._flow.events(after=seq, pipeline=NAME)) as events:  # type: ignore[type-var]  # it is a generator
-            return await anext(events, None) is not None
+        if not seq and not await self._flow.items(NAME, limit=1):
+            return False
+        if seq != self._looked_from:  # somebody wrote it, or made it anew
+            self._looked_from, self._looked = seq, seq
+        last = int((await self._flow.store.read("last_event"))[0]["seq"])
+        async with aclosing(self._flow.events(after=self._looked, pipeline=NAME)) as events:  # type: ignore[type-var]  # it is a generator
+            if await anext(events, None) is not None:
+                return True
+        self._looked = last
+        return False
 
     @asynccontextmanager
     async def _owned(self, wait_seconds: float) -> AsyncIterator[bool]:

@@ -23,7 +23,7 @@ from onceflow.pipelines.analyze.report_html import CONTENT_POLICY, html
 from onceflow.pipelines.analyze.report_md import markdown
 from onceflow.pipelines.files import as_bytes
 from onceflow.web.desk import Desk
-from onceflow.web.jobs import At, IdempotencyKey, JobId, add_one, failure_of, find_in, next_page
+from onceflow.web.jobs import At, IdempotencyKey, JobId, add_one, brief_of, find_in, next_page
 from onceflow.web.problems import Problem
 from onceflow.web.shapes import (
     AnalysesPage,
@@ -152,19 +152,7 @@ async def find(flow: Flow, id: int) -> Item:
 
 
 async def brief(flow: Flow, item: Item) -> dict[str, Any]:
-    return {
-        "id": item.id,
-        "url": masked(item.key),
-        "state": item.state,
-        "stage": item.stage,
-        "phase": item.phase.value,
-        "inProgress": item.phase is Phase.ACTIVE,
-        "attempt": item.attempt,
-        "retryCount": max(0, item.attempt - 1),
-        "createdAt": moment(item.created_at),
-        "updatedAt": moment(item.updated_at),
-        "error": await failure_of(flow, item),
-    }
+    return {**await brief_of(flow, item), "retryCount": max(0, item.attempt - 1)}
 
 
 async def analysis_of(flow: Flow, item: Item, root: str) -> Analysis:

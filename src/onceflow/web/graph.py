@@ -122,18 +122,13 @@ class Knowledge:
         self._over = asyncio.Event()
         self._drawn: tuple[Any, int, GraphOut] | None = None
 
-    def mark(self) -> Any:
-        """What changes whenever the graph does; None while somebody writes."""
+    def mark(self) -> tuple[str, int] | None:
+        """What changes whenever the graph does, and the last event in it; None while somebody
+        writes."""
         if self.graph is None or self.graph.is_open:
             return None
         mark = read_json(self.graph.folder / MARK)
-        return mark.get("digest")
-
-    def seq(self) -> int:
-        """The last event that the graph knows of; 0 while somebody writes."""
-        if self.graph is None or self.graph.is_open:
-            return 0
-        return int(read_json(self.graph.folder / MARK).get("seq", 0))
+        return (mark["digest"], int(mark.get("seq") or 0)) if mark.get("digest") else None
 
     def drawn(self, limit: int) -> GraphOut | None:
         """What was answered before, if the graph is still the same."""
@@ -255,7 +250,7 @@ async def graph(
     if not await desk.flow.items("expand", limit=1):
         note = "no article yet: `onceflow expand TITLE…` brings some"
         return GraphOut(nodes=[], edges=[], shown=0, total=0, edges_cut=False, seq=0, note=note)
-    mark, seq = knowledge.mark(), knowledge.seq()
+    mark = knowledge.mark()
     [rows, total, links], note = await _asked(
         request,
         (SHOWN, {"most": limit}),
@@ -271,7 +266,7 @@ async def graph(
         shown=len(nodes),
         total=max(len(nodes), total[0][0] if total else 0),
         edges_cut=len(among) > EDGES_MAX or len(links) == LINKS_READ_MAX,
-        seq=seq,
+        seq=0 if mark is None else mark[1],
         note=note,
     )
     if not note:

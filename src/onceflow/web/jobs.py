@@ -135,7 +135,7 @@ async def listing(
         )
     except UnknownItem as error:
         raise Problem(422, "no-such-state", str(error)) from None
-    jobs = [JobBrief(**await _brief(desk.flow, item)) for item in items]
+    jobs = [JobBrief(**await brief_of(desk.flow, item)) for item in items]
     following = next_page(request, response, str(items[-1].id) if items else "", len(items), asked)
     return JobsPage(jobs=jobs, next=following)
 
@@ -230,7 +230,8 @@ async def find_in(flow: Flow, pipeline: Pipeline, id: int, noun: str) -> Item:
     return item
 
 
-async def _brief(flow: Flow, item: Item) -> dict[str, Any]:
+async def brief_of(flow: Flow, item: Item) -> dict[str, Any]:
+    """What every job says of itself, whatever its pipeline."""
     return {
         "id": item.id,
         "url": masked(item.key),
@@ -276,7 +277,7 @@ async def job_of(flow: Flow, item: Item) -> Job:
     extracted = decode(bytes(rows["extract"]["body"])) if "extract" in at else {}
     story = decode(bytes(rows["generate"]["body"])) if "generate" in at else None
     return Job(
-        **await _brief(flow, item),
+        **await brief_of(flow, item),
         fetchedAt=at.get("fetch"),
         extractedAt=at.get("extract"),
         generatedAt=at.get("generate"),

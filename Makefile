@@ -65,7 +65,7 @@ PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 # The same; what fails beside others is tried once more alone, and said.
 RUN_TESTS := $(BIN)/python -m scripts.run_tests -n $(JOBS)
 # The tests of what COVERAGE is about. The others start hundreds of programs: untraced, they take half the time.
-ENGINE_TESTS := $(addprefix tests/,core store engine sim planted chaos cli/test_move.py)
+ENGINE_TESTS := $(addprefix tests/,core store engine cli/test_move.py)
 
 test: setup browser ## run the tests on SQLite and PostgreSQL, with branch coverage of the engine
 ifeq ($(ARGS),)

@@ -26,6 +26,8 @@ def run(folder: Path, *names: str) -> tuple[int, str]:
     (folder / "pytest.ini").write_text("[pytest]\n")
     # This test may run in such a process itself.
     env = {name: value for name, value in clean_environment().items() if "XDIST" not in name}
+    # Without the plugins of the other tests, which take seconds to load.
+    env |= {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": "-p xdist.plugin"}
     done = subprocess.run(
         [sys.executable, "-m", "scripts.run_tests", "-n", "1", "-q", "--rootdir", str(folder),
          *(str(folder / "test_it.py::test_") + name for name in names)],

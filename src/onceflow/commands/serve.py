@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import ipaddress
 import os
 import signal
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
@@ -27,6 +29,8 @@ PORT = 8000
 TOKEN_VARIABLE = "ONCEFLOW_TOKEN"
 TOKEN_CHARS_LEAST = 16
 TOKEN_BYTES_MAX = 4096
+SWITCH_SECONDS = 0.0005
+"""How long a thread that reads the database waits for a busy loop at each row; else it is 5 ms."""
 ANY = frozenset({"0.0.0.0", "::", ""})
 NEEDED = ("fastapi", "jinja2", "uvicorn")
 
@@ -120,6 +124,7 @@ def serve(
     handler = LogLines(as_json=False, quiet=common.quiet, verbose=verbose)
 
     def tell() -> None:
+        _answer_soon()
         handler.say(f"pid {os.getpid()} serves {flow.store.url} at {url}; Ctrl-C stops it")
         if common.json:
             common.out.emit({"url": url, "pid": os.getpid(), "worker": not no_worker})
@@ -194,3 +199,11 @@ def _is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def _answer_soon() -> None:
+    """Nothing here shall hold up a request for long: neither threads that take turns, nor a look
+    for garbage among all that was imported, which takes a tenth of a second."""
+    sys.setswitchinterval(SWITCH_SECONDS)
+    gc.collect()
+    gc.freeze()

@@ -312,13 +312,14 @@ class Flow:
             phases=None if phase is None else [phase],
             error_code=error_code,
         )
-        states = await known_states(self.store)
-        return [to_item(row, states) for row in await self._page(chosen, after, limit)]
+        page = await self._page(chosen, after, limit)
+        states = await known_states(self.store, *page)
+        return [to_item(row, states) for row in page]
 
     async def item(self, pipeline: Pipeline | str | None, key: str | int) -> Item:
         """One item by its key (or another key of it), or by its id."""
         row = await self._row(pipeline, key)
-        return to_item(row, await known_states(self.store))
+        return to_item(row, await known_states(self.store, row))
 
     async def results(self, item: int) -> list[dict[str, Any]]:
         """Every result of an item, oldest first."""
@@ -426,7 +427,7 @@ class Flow:
             next((one for one in mine.stages if one.name == row["stage"]), None) if mine else None
         )
         attempts = mine.attempts_of(stage) if mine and stage else None
-        return await why(self.store, row, await known_states(self.store), attempts)
+        return await why(self.store, row, await known_states(self.store, row), attempts)
 
     async def audit(self, *, grace_seconds: float = 10.0) -> list[Violation]:
         """Check the invariants on the stored history; what is broken, and by which item."""

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Mapping
+from functools import lru_cache
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from onceflow.core.item import Event, Item, Phase, Run
 from onceflow.core.pipeline import Pipeline
@@ -14,11 +17,27 @@ from onceflow.store.base import Row, Store
 PAGE = 500
 States = Mapping[str, Mapping[str, Mapping[str, str]]]
 """Pipeline -> stage -> phase -> state, as the database knows it."""
+KEPT_SECONDS = 1.0
+_KEPT: WeakKeyDictionary[Store, tuple[float, States]] = WeakKeyDictionary()
 
 
-async def known_states(store: Store) -> dict[str, dict[str, dict[str, str]]]:
-    """The state names of every pipeline in the database."""
-    return {row["name"]: json.loads(row["states"]) for row in await store.read("pipelines")}
+async def known_states(store: Store, *rows: Row) -> States:
+    """The state names of every pipeline in the database. For rows whose stages were known a moment
+    ago, they are not read again."""
+    now = asyncio.get_running_loop().time()
+    read_at, states = _KEPT.get(store, (float("-inf"), {}))
+    known = all(row["stage"] in states.get(row["pipeline"], ()) for row in rows)
+    if rows and known and now < read_at + KEPT_SECONDS:
+        return states
+    states = {row["name"]: _names(row["states"]) for row in await store.read("pipelines")}
+    _KEPT[store] = now, states
+    return states
+
+
+@lru_cache
+def _names(text: str) -> Mapping[str, Mapping[str, str]]:
+    names: Mapping[str, Mapping[str, str]] = json.loads(text)
+    return names
 
 
 def state_name(states: States, pipeline: str, stage: str | None, phase: str | None) -> str:

@@ -90,7 +90,7 @@ async def _wait(
                 return await _not_yet(flow, row, f"it is {row['phase']}: {row['error']}")
             left = until - asyncio.get_running_loop().time()
             if left <= 0:
-                states = await known_states(flow.store)
+                states = await known_states(flow.store, row)
                 return Triggered(how, to_item(row, states), None, "it is still being worked on")
             await subscription.wait(min(left, flow.settings.poll_seconds))
     finally:
@@ -107,9 +107,9 @@ def _place(pipeline: Pipeline, row: Any, stage: Stage) -> Literal["before", "at"
 async def _answer(
     flow: Flow, row: Any, stage: Stage, how: Literal["performed", "skipped", "joined"]
 ) -> Triggered:
-    states = await known_states(flow.store)
+    states = await known_states(flow.store, row)
     return Triggered(how, to_item(row, states), await flow.result(row["id"], stage.name))
 
 
 async def _not_yet(flow: Flow, row: Any, reason: str) -> Triggered:
-    return Triggered("not_yet", to_item(row, await known_states(flow.store)), None, reason)
+    return Triggered("not_yet", to_item(row, await known_states(flow.store, row)), None, reason)

@@ -38,7 +38,7 @@ from onceflow.knowledge.articles import (
     state_of,
     states_of,
 )
-from onceflow.knowledge.place import folder_of, held, read_json, witness_of, write_json
+from onceflow.knowledge.place import folder_of, held, is_empty, read_json, witness_of, write_json
 
 FORMAT = 1
 CHILD = Path(__file__).with_name("_graph_child.py")
@@ -192,7 +192,7 @@ class Graph:
     async def _is_behind(self) -> bool:
         mark = read_json(self.folder / MARK)
         seq = int(mark.get("seq") or 0) if mark.get("digest") and self._file.exists() else 0
-        if not seq and not await self._flow.items(NAME, limit=1):
+        if not seq and await is_empty(self._flow):
             return False
         if seq != self._looked_from:  # somebody wrote it, or made it anew
             self._looked_from, self._looked = seq, seq

@@ -47,6 +47,8 @@ T = TypeVar("T")
 APPLICATION_ID = 0x4F4E4345  # "ONCE": how a file is known to be ours
 MAGIC = b"SQLite format 3\x00"
 LOCK_WAIT_SECONDS = 60.0
+READERS_MAX = 2
+"""Reads at once. A count of a million items shall not hold up those that look at one."""
 
 
 class SqliteStore:
@@ -87,7 +89,7 @@ class SqliteStore:
         elif self._writer is None:
             await asyncio.to_thread(self._prepare)
             self._writer = Writer(self._connect, self._committed, self._others_committed)
-            self._readers = ThreadPoolExecutor(2, "onceflow-reader")
+            self._readers = ThreadPoolExecutor(READERS_MAX, "onceflow-reader")
         await self._write(self._settle_in)
 
     def _prepare(self) -> None:

@@ -58,7 +58,8 @@ async def events(
             headers={"Retry-After": "5"},
         )  # fmt: skip
     after = _resume(asked, last_event_id)
-    last = await feed.last()
+    seen = after is not None and after <= feed.newest
+    last = feed.newest if seen else await feed.last()
     if after is not None and after > last:
         raise Problem(
             410, "gone", f"event {after} is not in this database, whose last is {last}; begin anew"
@@ -163,8 +164,8 @@ class Stream(Response):
         del self.headers["content-length"]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        sending = asyncio.create_task(self._send(send))
         leaving = asyncio.create_task(_gone(receive))
+        sending = asyncio.create_task(self._send(send, leaving))
         try:
             await asyncio.wait((sending, leaving), return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -175,11 +176,14 @@ class Stream(Response):
         if not sending.cancelled() and sending.exception() is not None:
             raise sending.exception()  # type: ignore[misc]  # it is not None
 
-    async def _send(self, send: Send) -> None:
+    async def _send(self, send: Send, leaving: asyncio.Task[None]) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
         try:
             async for chunk in self._chunks:
                 await send({"type": "http.response.body", "body": chunk, "more_body": True})
+                await asyncio.sleep(0)
+                if leaving.done():  # not one more page is read for who is gone
+                    return
         finally:
             await self._chunks.aclose()  # type: ignore[attr-defined]  # a generator
         await send({"type": "http.response.body", "body": b"", "more_body": False})

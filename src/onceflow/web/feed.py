@@ -20,6 +20,10 @@ from onceflow.web.texts import Partial, Places, Texts
 KEPT = 10_000
 BATCH = 100
 AGAIN_SECONDS = 0.5
+READER_SECONDS = 0.001
+"""Telling all readers takes time for each of them. Ten times that long nothing is told again: the
+events of that while go out together."""
+SILENCE_SECONDS_MAX = 0.25
 ENCODER = json.JSONEncoder(separators=(",", ":"))
 
 
@@ -56,6 +60,8 @@ class Feed:
         self._bodies: dict[int, str] = {}
         """The newest events as they are sent, each made once for all readers."""
         self._news = asyncio.Event()
+        self._told_at = float("-inf")
+        self._telling: asyncio.TimerHandle | None = None
         self.newest = 0
         self._floor = 0
         """Every event after this one, up to the newest, is in the ring."""
@@ -105,13 +111,28 @@ class Feed:
         return list(newest_first)[::-1]
 
     def _wake(self) -> None:
+        """Tell the readers: at once if they are few, and soon if they are many."""
+        if self._telling is not None:
+            return
+        loop = asyncio.get_running_loop()
+        silence = min(self.readers * READER_SECONDS, SILENCE_SECONDS_MAX)
+        if loop.time() >= self._told_at + silence:
+            self._tell()
+        else:
+            self._telling = loop.call_at(self._told_at + silence, self._tell)
+
+    def _tell(self) -> None:
+        self._telling = None
+        self._told_at = asyncio.get_running_loop().time()
         news, self._news = self._news, asyncio.Event()
         news.set()
 
     def close(self) -> None:
         """Let every reader go."""
         self.closing = True
-        self._wake()
+        if self._telling is not None:
+            self._telling.cancel()
+        self._tell()
 
     async def stored(self, after: int, wanted: Wanted) -> AsyncIterator[list[Event]]:
         """What the database has after a `seq`, in batches."""

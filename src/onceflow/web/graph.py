@@ -24,7 +24,7 @@ from onceflow.knowledge.graph import (
     is_installed,
     what_is_missing,
 )
-from onceflow.knowledge.place import folder_of, read_json
+from onceflow.knowledge.place import folder_of, is_empty, read_json
 from onceflow.knowledge.search import Search
 from onceflow.web import pages
 from onceflow.web.jobs import At, JobId
@@ -173,7 +173,7 @@ class Knowledge:
         """Only where an expansion is: nobody else needs an index."""
         while self.search is not None and not self._over.is_set():
             try:
-                if await self._flow.items("expand", limit=1):
+                if not await is_empty(self._flow):
                     await self.search.catch_up(wait_seconds=0)
                 await self._wait(FEED_SECONDS)
             except (OnceflowError, OSError) as error:
@@ -247,7 +247,7 @@ async def graph(
     knowledge = _knowledge(request)
     if (known := knowledge.drawn(limit)) is not None:
         return known
-    if not await desk.flow.items("expand", limit=1):
+    if await is_empty(desk.flow):
         note = "no article yet: `onceflow expand TITLE…` brings some"
         return GraphOut(nodes=[], edges=[], shown=0, total=0, edges_cut=False, seq=0, note=note)
     mark = knowledge.mark()

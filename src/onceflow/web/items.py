@@ -70,12 +70,11 @@ async def item(id: JobId, desk: At) -> ItemWhole:
     """One item with its results, its history and why it does not move."""
     flow = desk.flow
     found = await find_item(desk, id)
-    states = await known_states(flow.store)
-    rows = await flow.store.read("history", item=id, after=0, most=HISTORY_MAX)
-    events = [
-        EventOut.of(to_event({**dict(row), "key": found.key, "pipeline": found.pipeline}, states))
-        for row in rows
-    ]
+    named = {"key": found.key, "pipeline": found.pipeline}
+    history = await flow.store.read("history", item=id, after=0, most=HISTORY_MAX)
+    rows = [{**row, **named} for row in history]
+    states = await known_states(flow.store, *rows)
+    events = [EventOut.of(to_event(row, states)) for row in rows]
     results = [
         ResultOut(stage=row["stage"], generation=row["generation"], at=row["at"],
                   body=_bounded(row["body"]))

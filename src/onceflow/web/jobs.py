@@ -39,7 +39,7 @@ HISTORY_MAX = 1000
 router = APIRouter(prefix="/api/ingestion-jobs", tags=["ingestion jobs"])
 
 
-def the_desk(request: Request) -> Desk:
+async def the_desk(request: Request) -> Desk:  # async: else each request waits for a thread
     found: Desk = request.app.state.desk
     return found
 

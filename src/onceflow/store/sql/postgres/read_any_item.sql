@@ -1,0 +1,2 @@
+-- whether a pipeline has any item, by way of the keys.
+SELECT EXISTS (SELECT 1 FROM alias WHERE pipeline = :pipeline) AS found

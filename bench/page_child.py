@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import resource
@@ -30,8 +31,9 @@ def cpu_seconds() -> float:
     ended = resource.getrusage(resource.RUSAGE_CHILDREN)
     used = own.ru_utime + own.ru_stime + ended.ru_utime + ended.ru_stime
     for thread in Path("/proc/self/task").iterdir():
-        for child in (thread / "children").read_text().split():
-            used += cpu_seconds_of(int(child))
+        with contextlib.suppress(FileNotFoundError):  # it has just ended
+            for child in (thread / "children").read_text().split():
+                used += cpu_seconds_of(int(child))
     return used
 
 

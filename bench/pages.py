@@ -7,7 +7,9 @@
               same in a loop
     overhead  how much CPU the whole takes beyond the same handlers called without an engine
 
-Each figure comes from a process of its own, in turns, and the best of its turns counts.
+Each figure comes from a process of its own. The contestants take turns, every second time in the
+other order, and the median of the turns' ratios counts: a machine that others use changes its pace
+from one minute to the next, and only neighbours in time can be compared.
 """
 
 from __future__ import annotations
@@ -19,8 +21,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from bench import machine
@@ -32,7 +35,7 @@ AT_ONCE = 8
 FETCHES = 20_000
 SITE_PAGES = 5_000
 WHOLE_PAGES = 300
-TURNS = 3
+TURNS = 7
 SECONDS_MAX = 600.0
 
 WORDS = "The harbour master counts the boats at dawn, and writes the number into a long book. "
@@ -40,19 +43,23 @@ WORDS = "The harbour master counts the boats at dawn, and writes the number into
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """What one contestant did at its best."""
+    """What one contestant did in one turn."""
 
     name: str
     pages_per_second: float
-    cpu_ms: float  # of a page, in all its processes: the least of its turns
-    load: float  # before the turn that was the fastest
+    cpu_ms: float  # of a page, in all its processes
+    load: float  # before it
     others: float  # cores that everybody else used during it, nginx among them
+
+
+Figures = dict[str, list[Figure]]
+"""By contestant, a figure for each turn."""
 
 
 def main() -> int:
     options = _options()
     share = 10 if options.quick else 1
-    figures: dict[str, Figure] = {}
+    figures: Figures = {}
     missing: dict[str, str] = {}
     with tempfile.TemporaryDirectory(prefix="onceflow-pages-") as text:
         folder = Path(text)
@@ -77,15 +84,11 @@ def main() -> int:
             return NOT_INSTALLED
     print(_report(figures, missing))
     if options.json:
-        rows = {name: vars_of(figure) for name, figure in figures.items()}
+        rows = {name: [asdict(one) for one in turns] for name, turns in figures.items()}
         options.json.write_text(
             json.dumps({"machine": machine.description(), "rows": rows}, indent=1)
         )
     return 0
-
-
-def vars_of(figure: Figure) -> dict[str, Any]:
-    return {name: getattr(figure, name) for name in Figure.__slots__}
 
 
 def _small_site(folder: Path) -> Path:
@@ -101,11 +104,11 @@ def _turns(
     names: tuple[str, ...],
     task: dict[str, Any],
     turns: int,
-    figures: dict[str, Figure],
+    figures: Figures,
     missing: dict[str, str],
 ) -> None:
     for turn in range(turns):
-        for name in names:
+        for name in names if turn % 2 == 0 else reversed(names):
             if name in missing:
                 continue
             load, began, busy = os.getloadavg()[0], time.perf_counter(), _busy_seconds()
@@ -127,9 +130,7 @@ def _turns(
                 f" others used {others:.1f} cores",
                 file=sys.stderr,
             )
-            best = figures.get(name, found)
-            fastest = max(best, found, key=lambda one: one.pages_per_second)
-            figures[name] = replace(fastest, cpu_ms=min(best.cpu_ms, found.cpu_ms))
+            figures.setdefault(name, []).append(found)
 
 
 def _busy_seconds() -> float:
@@ -140,34 +141,42 @@ def _busy_seconds() -> float:
     return (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK")
 
 
-def _report(figures: dict[str, Figure], missing: dict[str, str]) -> str:
+def _report(figures: Figures, missing: dict[str, str]) -> str:
     lines = ["| | Onceflow | beside | ratio | wanted | |", "|---|---|---|---|---|---|"]
 
+    def pairs(ours: str, other: str) -> list[tuple[Figure, Figure]]:
+        return list(zip(figures.get(ours, ()), figures.get(other, ()), strict=False))
+
     def row(title: str, ours: str, other: str, wanted: float) -> None:
-        if ours not in figures or other not in figures:
+        turns = pairs(ours, other)
+        if not turns or {ours, other} & missing.keys():
             why = missing.get(ours) or missing.get(other) or "not run"
             lines.append(f"| {title} | | | | {wanted:.3g} x | missing: {why} |")
             return
-        a, b = figures[ours].pages_per_second, figures[other].pages_per_second
-        met = "met" if a / b >= wanted else "not met"
+        a = median(one.pages_per_second for one, _ in turns)
+        b = median(one.pages_per_second for _, one in turns)
+        ratio = median(one.pages_per_second / two.pages_per_second for one, two in turns)
+        met = "met" if ratio >= wanted else "not met"
         lines.append(
-            f"| {title} | {a:,.0f}/s | {b:,.0f}/s | {a / b:.2f} x | {wanted:.3g} x | {met} |"
+            f"| {title} | {a:,.0f}/s | {b:,.0f}/s | {ratio:.2f} x | {wanted:.3g} x | {met} |"
         )
 
     row(f"fetch, {AT_ONCE} at once: bare aiohttp", "fetch_onceflow", "fetch_aiohttp", 0.8)
     row(f"fetch, {AT_ONCE} at once: Scrapy", "fetch_onceflow", "fetch_scrapy", 10)
     row("fetch, extract, summarize: a loop", "whole_onceflow", "whole_loop", 1.7)
-    if "whole_onceflow" in figures and "whole_handlers" in figures:
-        with_it, without = figures["whole_onceflow"].cpu_ms, figures["whole_handlers"].cpu_ms
-        share = (with_it - without) / with_it
+    if turns := pairs("whole_onceflow", "whole_handlers"):
+        with_it = median(one.cpu_ms for one, _ in turns)
+        without = median(one.cpu_ms for _, one in turns)
+        share = median(1 - two.cpu_ms / one.cpu_ms for one, two in turns)
         met = "met" if share < 0.05 else "not met"
         lines.append(
             f"| engine's share of the CPU | {with_it:.1f} ms | {without:.1f} ms | {share:.1%} |"
             f" < 5 % | {met} |"
         )
-    loads = [figure.load for figure in figures.values()] or [0.0]
-    most = max([figure.others for figure in figures.values()], default=0.0)
-    weather = f"load {min(loads):.1f} to {max(loads):.1f} before the turns that count"
+    every = [one for turns in figures.values() for one in turns]
+    loads = [one.load for one in every] or [0.0]
+    most = max((one.others for one in every), default=0.0)
+    weather = f"load {min(loads):.1f} to {max(loads):.1f} before the turns"
     weather += f", others used up to {most:.1f} cores in them"
     return "\n".join([*lines, "", f"{weather}; {machine.description()}"])
 

@@ -1,5 +1,6 @@
 """A thousand real pages, four workers, and somebody who kills one of them every few seconds."""
 
+import asyncio
 import json
 import os
 import random
@@ -65,6 +66,9 @@ class Workers:
     def pause(self) -> float:
         return self._chance.uniform(*KILL_SECONDS)
 
+    def pids(self) -> set[int]:
+        return {process.pid for process in self._processes}
+
     def stop(self) -> list[int]:
         for process in self._processes:
             process.send_signal(signal.SIGTERM)
@@ -113,6 +117,12 @@ async def is_over(flow: onceflow.Flow) -> bool:
     return run.finished_at is not None
 
 
+async def all_have_begun(flow: onceflow.Flow, workers: Workers) -> None:
+    async with asyncio.timeout(60):
+        while not workers.pids() <= {row["pid"] for row in await flow.store.read("workers")}:
+            await asyncio.sleep(0.05)
+
+
 async def test_a_thousand_pages_with_workers_killed(
     site: nginx.Server, documentation: Path, tmp_path: Path
 ) -> None:
@@ -138,6 +148,7 @@ async def test_a_thousand_pages_with_workers_killed(
                     kill_at = time.monotonic() + workers.pause()
                 busiest = max(busiest, at_once(site))
                 time.sleep(0.02)  # noqa: ASYNC251 - real processes at work; nothing else to do
+            await all_have_begun(flow, workers)  # before that, a signal ends them like any program
             exit_codes = workers.stop()
         await looked_at(flow, site, paths, folder, workers.killed)
     assert busiest <= SCRAPES_MAX + 1  # and the one that asks

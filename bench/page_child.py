@@ -208,22 +208,24 @@ async def whole_onceflow(task: Task) -> dict[str, float]:
 
 
 async def whole_handlers(task: Task) -> dict[str, float]:
-    """The same clients in the same order, and a digest, with no engine and no database."""
+    """The pipeline's own handlers, and a digest, with no engine and no database."""
+    from onceflow import Work
+
     made = parts()
     await warm(made, task)
     left = iter(task["paths"])
-    texts: asyncio.Queue[str | None] = asyncio.Queue(maxsize=20)
+    pages: asyncio.Queue[Work | None] = asyncio.Queue(maxsize=20)
     summaries: list[str] = []
 
     async def scrape() -> None:
         for path in left:
-            page = await made.http.page(f"{task['base']}{path}")
-            found = await made.extractor.extract(page)
-            await texts.put(found.text)
+            url = f"{task['base']}{path}"
+            done = await made.scrape(Work(url, None, "summarize", "scrape"))
+            await pages.put(Work(url, done.result, "summarize", "summarize"))
 
     async def summarize() -> None:
-        while (text := await texts.get()) is not None:
-            summaries.append(await made.llm.summarize(text).read() if text else "")
+        while (work := await pages.get()) is not None:
+            summaries.append((await made.summarize(work)).result["summary"])
 
     began, cpu = time.perf_counter(), cpu_seconds()
     async with asyncio.TaskGroup() as tasks:
@@ -232,7 +234,7 @@ async def whole_handlers(task: Task) -> dict[str, float]:
             tasks.create_task(summarize())
         await asyncio.gather(*scrapes)
         for _ in range(AT_ONCE):
-            await texts.put(None)
+            await pages.put(None)
     await made.llm.summarize(all_of(summaries), words=DIGEST_WORDS).read()
     seconds, cpu = time.perf_counter() - began, cpu_seconds() - cpu
     await closed(made)

@@ -38,7 +38,7 @@ NODES_MAX = 100_000  # a larger or deeper tree would only use up the time limit
 DEPTH_MAX = 400
 ATTRIBUTES_MAX = 5_000
 RECURSION_MAX = 5_000
-NICE = 5  # the worker, which answers requests and keeps its leases, goes first
+NICE = 10  # the worker, which answers requests and keeps its leases, goes first
 
 _LONG_TAG = re.compile(r"<[^<>]{10000,}")
 _HIDDEN_STYLE = ("display:none", "visibility:hidden", "font-size:0;", "font-size:0px", "opacity:0;")

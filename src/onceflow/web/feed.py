@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import takewhile
 
@@ -20,10 +22,11 @@ from onceflow.web.texts import Partial, Places, Texts
 KEPT = 10_000
 BATCH = 100
 AGAIN_SECONDS = 0.5
-READER_SECONDS = 0.001
-"""Telling all readers takes time for each of them. Ten times that long nothing is told again: the
-events of that while go out together."""
-SILENCE_SECONDS_MAX = 0.25
+FEW_READERS = 10
+"""So many are told of each event at once."""
+READER_SECONDS = 0.002
+"""For each one more, how much longer what happens is gathered before a reader is told."""
+SILENCE_SECONDS_MAX = 0.5
 ENCODER = json.JSONEncoder(separators=(",", ":"))
 
 
@@ -60,8 +63,7 @@ class Feed:
         self._bodies: dict[int, str] = {}
         """The newest events as they are sent, each made once for all readers."""
         self._news = asyncio.Event()
-        self._told_at = float("-inf")
-        self._telling: asyncio.TimerHandle | None = None
+        self._closed = asyncio.Event()
         self.newest = 0
         self._floor = 0
         """Every event after this one, up to the newest, is in the ring."""
@@ -111,28 +113,23 @@ class Feed:
         return list(newest_first)[::-1]
 
     def _wake(self) -> None:
-        """Tell the readers: at once if they are few, and soon if they are many."""
-        if self._telling is not None:
-            return
-        loop = asyncio.get_running_loop()
-        silence = min(self.readers * READER_SECONDS, SILENCE_SECONDS_MAX)
-        if loop.time() >= self._told_at + silence:
-            self._tell()
-        else:
-            self._telling = loop.call_at(self._told_at + silence, self._tell)
-
-    def _tell(self) -> None:
-        self._telling = None
-        self._told_at = asyncio.get_running_loop().time()
         news, self._news = self._news, asyncio.Event()
         news.set()
 
     def close(self) -> None:
         """Let every reader go."""
         self.closing = True
-        if self._telling is not None:
-            self._telling.cancel()
-        self._tell()
+        self._wake()
+        self._closed.set()
+
+    async def _gathered(self) -> None:
+        """With many readers, let some more happen before one of them is told, each at a time of its
+        own: what they cost is then the same however much happens, and holds up nobody."""
+        silence = min((self.readers - FEW_READERS) * READER_SECONDS, SILENCE_SECONDS_MAX)
+        if silence > 0:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(random.uniform(0.5, 1.0) * silence):
+                    await self._closed.wait()
 
     async def stored(self, after: int, wanted: Wanted) -> AsyncIterator[list[Event]]:
         """What the database has after a `seq`, in batches."""
@@ -180,3 +177,5 @@ class Feed:
                     await news.wait()
             except TimeoutError:
                 yield []
+                continue
+            await self._gathered()

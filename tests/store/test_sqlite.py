@@ -308,7 +308,7 @@ async def test_heartbeats_go_before_everything_that_waits(store: SqliteStore) ->
     futures.append(writer.submit(lambda db: order.append("beat"), first=True))
     go.set()
     for future in futures:
-        await asyncio.wrap_future(future)
+        await future
 
     assert order == ["beat", "add"]
 

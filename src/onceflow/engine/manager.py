@@ -124,6 +124,7 @@ class Manager:
         beats = (pipeline.heartbeat_seconds for pipeline in self._pipelines.values())
         self._heart = heart(store, worker, min(beats, default=30.0), self._report_text)
         self._scan_at = self._sweep_at = self._idle_check_at = float("-inf")
+        self._sweeping: asyncio.Task[bool] | None = None
         self._health_at = self._loop.time() + settings.health_seconds
         self._settle_seconds = SETTLE_SECONDS
         self._in_doubt = False
@@ -189,7 +190,7 @@ class Manager:
                     await self._cycle()
                     if until_idle and self._stop_at is None and await self._is_idle():
                         self.stop()
-                    if not self._asked:  # otherwise it is the reply that tells
+                    if not self._awaits_reply():  # otherwise it is the reply that tells
                         self._troubles = 0
                 except StoreUnavailable as error:
                     self._trouble(error)
@@ -236,14 +237,14 @@ class Manager:
                 await self._answer(*self._requests.popleft(), now)
             self._answered = not self._answered
             if self._answered:  # every second time: who keeps asking must not hold up the rest
-                self._news.set()  # let what was claimed begin before anything else is asked
+                self._news.set()
+                await asyncio.sleep(0)  # what was claimed begins before anything else is asked
                 return
         self._answered = False
         await self._exchange(now)
         self._assign()
         await self._save_streams(now)
-        if now >= self._sweep_at:
-            await self._sweep()
+        await self._sweep_in_turn(now)
         if now >= self._health_at:
             await self._check_health(now)
         if now >= self._scan_at:
@@ -579,7 +580,9 @@ class Manager:
         if self._troubles and not self._asked:
             await asyncio.sleep(self._pause())
             return
-        times = [self._scan_at, self._health_at, self._sweep_at]
+        times = [self._scan_at, self._health_at]
+        if self._sweeping is None:  # otherwise its answer comes first
+            times.append(self._sweep_at)
         opens_at = self._scheduler.opens_at() if self._may_claim() else None
         times += [at for at in (opens_at, self._coordinator.next_at(now)) if at]
         times += self._streams.due_times()
@@ -605,7 +608,7 @@ class Manager:
 
     async def _is_idle(self) -> bool:
         """Whether nothing is left to do here or, for these pipelines, anywhere."""
-        if self._finished or self._asked or self._queues or self._requests:
+        if self._finished or self._awaits_reply() or self._queues or self._requests:
             return False
         if any(_busy(self._scheduler)) or self._scheduler.any_room():
             return False
@@ -635,7 +638,12 @@ class Manager:
         if self._has_work():
             out_of_reach = self._troubles and self._loop.time() > self._last_words_at()
             return bool(out_of_reach)  # what is left will be reclaimed
-        return not self._settled_runs or self._loop.time() > self._last_words_at()
+        gates = self._settled_runs or self._sweeping is not None
+        return not gates or self._loop.time() > self._last_words_at()
+
+    def _awaits_reply(self) -> bool:
+        """Whether the database was asked for something and has not answered yet."""
+        return bool(self._asked) or self._sweeping is not None
 
     def _has_work(self) -> bool:
         """Whether anything that was claimed is not yet answered for."""
@@ -651,6 +659,9 @@ class Manager:
             _tell(answer, error=Stopped("the manager has stopped"))
         for asked in self._asked:
             asked.reply.cancel()
+        if self._sweeping is not None:
+            self._sweeping.cancel()
+            await asyncio.wait([self._sweeping])
         for plan, processor in _working(self._scheduler):
             self._end_attempt(processor, plan)
         if self._left_behind:
@@ -664,19 +675,30 @@ class Manager:
 
     # --- what the cycle asks for again ---
 
+    async def _sweep_in_turn(self, now: float) -> None:
+        """Sweep when it is time, one sweep at a time, beside the exchanges: none waits for it."""
+        if self._sweeping is not None and self._sweeping.done():
+            sweeping, self._sweeping = self._sweeping, None
+            await sweeping
+        if self._sweeping is None and now >= self._sweep_at:
+            self._sweeping = self._loop.create_task(self._sweep())
+            self._sweeping.add_done_callback(lambda _: self._news.set())
+
     async def _sweep(self) -> bool:
         """Reclaim, wake what is due, open gates; whether anything moved."""
         runs, self._settled_runs = list(self._settled_runs), set()
         began = self._loop.time()
+        self._sweep_at = float("inf")  # unless somebody asks for the next one meanwhile
         try:
             swept = await self._store.sweep(runs)
         except BaseException:
             self._settled_runs.update(runs)
+            self._sweep_at = began
             raise
         self.tally.reclaimed += swept.reclaimed
         now = self._loop.time()
         self._settle_seconds = max(SETTLE_SECONDS, (now - began) * SWEEP_SHARE)
-        self._sweep_at = now + self._settings.cleanup_seconds
+        self._sweep_at = min(self._sweep_at, now + self._settings.cleanup_seconds)
         if swept.due_in_ms is not None:
             self._sweep_at = min(self._sweep_at, now + max(swept.due_in_ms, 1) / 1000)
         if swept.missed:  # another sweep had them locked, and may have looked too early itself

@@ -707,11 +707,14 @@ async def _settle_runs(
         for row in looked_at
         if row["shut_by"] is not None and row["shut_by"] - 1 != row["witness"]
     ]
+    opened = await db.rows("run_settle", runs=due, gate_key=GATE_KEY) if due else []
+    # Still shut: one that was seen settled is open again, or somebody has the run locked. The next
+    # look begins at the start.
+    seen += [(run, 0) for run in due if run not in {row["id"] for row in opened}]
     if seen:
         await db.rows(
             "run_witness", runs=[run for run, _ in seen], witnesses=[item for _, item in seen]
         )
-    opened = await db.rows("run_settle", runs=due, gate_key=GATE_KEY) if due else []
     over += [row["id"] for row in opened if row["gate_stage"] is None]
     ended = await db.rows("run_finish", runs=over) if over else []
     paged = [row["id"] for row in page if row["paged"]]

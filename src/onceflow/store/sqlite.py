@@ -13,7 +13,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -41,7 +41,7 @@ from onceflow.store.clock import Clock, boot_id, ticks_ms, wall_ms
 from onceflow.store.queries import migrations, sql
 from onceflow.store.rules import others_may_act
 from onceflow.store.wake import FileWatch, touch
-from onceflow.store.writer import Operation, Writer, as_unavailable, write_group
+from onceflow.store.writer import Writer, as_unavailable, write_group
 
 T = TypeVar("T")
 APPLICATION_ID = 0x4F4E4345  # "ONCE": how a file is known to be ours
@@ -252,8 +252,7 @@ class SqliteStore:
             return _write_inline(self._inline, work)
         if self._writer is None:
             raise StoreUnavailable(f"{self.url}: the database is closed")
-        future: Future[T] = self._writer.submit(work, first=first)
-        return await asyncio.wrap_future(future)
+        return await self._writer.submit(work, first=first)
 
     def _read(self, text: str, parameters: dict[str, Any]) -> list[Row]:
         connection: apsw.Connection | None = getattr(self._local, "connection", None)
@@ -287,9 +286,8 @@ class SqliteStore:
 
 
 def _write_inline(db: apsw.Connection, work: Callable[[apsw.Connection], T]) -> T:
-    operation = Operation(work)
     try:
-        [(_, value, error)] = write_group(db, [operation])
+        [(value, error)] = write_group(db, [work])
     except apsw.Error as failed:
         raise as_unavailable(failed, db.filename) from failed
     if error is not None:

@@ -674,14 +674,15 @@ def settle_runs(
 def _settle(db: apsw.Connection, run_id: str, gate: str | None, witness: int, now: int) -> bool:
     """Open the gate if nothing keeps it shut. The witness saves looking at every item each time:
     members before it were seen settled, so the look begins there; but only a look at all opens."""
-    for begin in dict.fromkeys((witness, 0)):
-        shut_by = run(db, "open_member", run=run_id, witness=begin, gate=gate).get
-        if shut_by is not None:
-            if shut_by - 1 != witness:
-                run(db, "run_witness", run=run_id, witness=shut_by - 1)
-            return False
-    run(db, "run_settle", run=run_id, now=now)
-    return bool(db.changes())
+    shut_by = run(db, "open_member", run=run_id, witness=witness, gate=gate).get
+    if shut_by is None:
+        run(db, "run_settle", run=run_id, now=now)
+        if db.changes():
+            return True
+        shut_by = 1  # one that was seen settled is open again: the next look begins at the start
+    if shut_by - 1 != witness:
+        run(db, "run_witness", run=run_id, witness=shut_by - 1)
+    return False
 
 
 def _add_gate_item(db: apsw.Connection, run_id: str, pipeline: str, now: int) -> None:

@@ -6,11 +6,12 @@ one that fails does not sink the rest. A future resolves only after COMMIT. Hear
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections import deque
-from collections.abc import Callable
-from concurrent.futures import Future
-from typing import Any, TypeVar
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any, TypeAlias, TypeVar
 
 import apsw
 
@@ -20,15 +21,28 @@ T = TypeVar("T")
 GROUP_MAX = 256
 """How many operations one commit takes; more wait for the next."""
 
+Work: TypeAlias = Callable[[apsw.Connection], Any]
+Answer: TypeAlias = tuple[Any, BaseException | None]
+"""What an operation gave, or why it was refused."""
+
 
 class Operation:
     """A write that waits for its turn."""
 
     __slots__ = ("future", "work")
 
-    def __init__(self, work: Callable[[apsw.Connection], Any]) -> None:
+    def __init__(self, work: Work) -> None:
         self.work = work
-        self.future: Future[Any] = Future()
+        self.future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+    def tell(self, value: Any, error: BaseException | None) -> None:
+        """In its own loop: the caller may have gone away meanwhile."""
+        if self.future.done():
+            return
+        if error is None:
+            self.future.set_result(value)
+        else:
+            self.future.set_exception(error)
 
 
 class Writer:
@@ -43,46 +57,55 @@ class Writer:
         self._connect = connect
         self._committed = committed
         self._others_committed = others_committed
-        self._peek = False
         self._waiting: deque[Operation] = deque()
-        self._change = threading.Condition()
         self._closed = False
+        self._lock = threading.Lock()
+        # The writer sleeps on this one until somebody rings. A Condition does the same in ten times
+        # as many steps, all of which are in the way of a single item.
+        self._bell = threading.Lock()
+        self._bell.acquire()
         self._thread = threading.Thread(target=self._run, name="onceflow-writer", daemon=True)
         self._thread.start()
 
-    def submit(self, work: Callable[[apsw.Connection], T], *, first: bool = False) -> Future[T]:
-        """Queue a write; its future has the value once it is durable."""
+    def submit(
+        self, work: Callable[[apsw.Connection], T], *, first: bool = False
+    ) -> asyncio.Future[T]:
+        """Queue a write; its future, of the running loop, has the value once it is durable."""
         operation = Operation(work)
-        with self._change:
+        with self._lock:
             if self._closed:
                 raise StoreUnavailable("the database is closed")
             if first:
                 self._waiting.appendleft(operation)
             else:
                 self._waiting.append(operation)
-            self._change.notify()
+        self._ring()
         return operation.future
 
     def peek(self) -> None:
         """See whether another process has committed; a hint came in that one may have."""
-        with self._change:
-            self._peek = True
-            self._change.notify()
+        self._ring()
 
     def close(self) -> None:
         """Write what is queued, then end the thread."""
-        with self._change:
+        with self._lock:
             self._closed = True
-            self._change.notify()
+        self._ring()
         self._thread.join()
+
+    def _ring(self) -> None:
+        with suppress(RuntimeError):  # it rings already
+            self._bell.release()
 
     def _run(self) -> None:
         connection = self._connect()
         seen = connection.pragma("data_version")
         try:
-            while self._next():
-                if group := self._take_group():
-                    self._write(connection, group)
+            while self._waiting or not self._closed:
+                self._bell.acquire()
+                while self._waiting:
+                    if group := self._take_group():
+                        self._write(connection, group)
                 # Our own commits leave this number as it is, those of others change it.
                 version = connection.pragma("data_version")
                 if version != seen:
@@ -91,57 +114,47 @@ class Writer:
         finally:
             connection.close()
 
-    def _next(self) -> bool:
-        """Wait for something to do; False when all is written and the writer is closed."""
-        with self._change:
-            while not (self._waiting or self._peek or self._closed):
-                self._change.wait()
-            peek, self._peek = self._peek, False
-            return bool(self._waiting or peek)
-
     def _take_group(self) -> list[Operation]:
-        with self._change:
+        with self._lock:
             count = min(len(self._waiting), GROUP_MAX)
             group = [self._waiting.popleft() for _ in range(count)]
-        # One whose caller was cancelled is not done; from here on it cannot be cancelled any more.
-        return [operation for operation in group if operation.future.set_running_or_notify_cancel()]
+        # One whose caller was cancelled is not done.
+        return [operation for operation in group if not operation.future.cancelled()]
 
     def _write(self, connection: apsw.Connection, group: list[Operation]) -> None:
-        answers: list[tuple[Operation, Any, BaseException | None]]
         try:
-            answers = write_group(connection, group)
+            answers = write_group(connection, [operation.work for operation in group])
         except BaseException as error:  # nothing of the group was committed: everyone is told
-            failed = as_unavailable(error, connection.filename)
-            for operation in group:
-                operation.future.set_exception(failed)
+            _tell(group, [(None, as_unavailable(error, connection.filename))] * len(group))
             return
-        for operation, value, refused in answers:
-            if refused is None:
-                operation.future.set_result(value)
-            else:
-                operation.future.set_exception(refused)
+        _tell(group, answers)
         self._committed()
 
 
-def write_group(
-    connection: apsw.Connection, group: list[Operation]
-) -> list[tuple[Operation, Any, BaseException | None]]:
+def _tell(group: Sequence[Operation], answers: Sequence[Answer]) -> None:
+    """Resolve futures, each in its own loop."""
+    for operation, (value, error) in zip(group, answers, strict=True):
+        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            operation.future.get_loop().call_soon_threadsafe(operation.tell, value, error)
+
+
+def write_group(connection: apsw.Connection, group: Sequence[Work]) -> list[Answer]:
     """Run operations in one transaction. IMMEDIATE: a deferred one that turns into a write can
     fail at once without waiting for its turn."""
-    answers: list[tuple[Operation, Any, BaseException | None]] = []
+    answers: list[Answer] = []
     alone = len(group) == 1  # then the transaction is all there is to undo
     connection.execute("BEGIN IMMEDIATE")
     try:
-        for operation in group:
+        for work in group:
             if not alone:
                 connection.execute("SAVEPOINT operation")
             try:
-                answers.append((operation, operation.work(connection), None))
+                answers.append((work(connection), None))
             except (apsw.FullError, apsw.IOError, apsw.CorruptError, apsw.BusyError):
                 raise
             except Exception as error:  # reported to the one who asked
                 connection.execute("ROLLBACK" if alone else "ROLLBACK TO operation")
-                answers.append((operation, None, as_refusal(error)))
+                answers.append((None, as_refusal(error)))
             if not alone:
                 connection.execute("RELEASE operation")
         if not connection.in_transaction:  # it was refused

@@ -1,5 +1,5 @@
 -- a page of the runs that are not over, and of those the caller has reason to ask about, each with the first
--- item that keeps its gate shut. The look begins at the witness; only a look at all of them finds none.
+-- item after its witness that keeps its gate shut. None: it may open, which takes a look at all of them.
 WITH asked AS MATERIALIZED (
   SELECT id, bool_or(paged) AS paged
     FROM ((SELECT r.id, true AS paged FROM run AS r
@@ -8,15 +8,11 @@ WITH asked AS MATERIALIZED (
           SELECT u.id, false FROM unnest(CAST(:ids AS text[])) AS u (id)) AS every
    GROUP BY id)
 SELECT r.id, r.sealed, r.witness, r.settled_at, asked.paged,
-       CASE WHEN r.sealed = 1 AND r.settled_at IS NULL THEN coalesce(
+       CASE WHEN r.sealed = 1 AND r.settled_at IS NULL THEN
          (SELECT m.item FROM member AS m JOIN item AS i ON i.id = m.item
            WHERE m.run = r.id AND m.item > r.witness
              AND (i.phase IN ('waiting', 'ready', 'active') OR r.gate = 'completed' AND i.phase <> 'done')
-           ORDER BY m.item LIMIT 1),
-         (SELECT m.item FROM member AS m JOIN item AS i ON i.id = m.item
-           WHERE m.run = r.id
-             AND (i.phase IN ('waiting', 'ready', 'active') OR r.gate = 'completed' AND i.phase <> 'done')
-           ORDER BY m.item LIMIT 1)) END AS shut_by
+           ORDER BY m.item LIMIT 1) END AS shut_by
   FROM asked
  CROSS JOIN LATERAL (
    SELECT u.* FROM run AS u WHERE u.id = asked.id AND u.finished_at IS NULL OFFSET 0) AS r

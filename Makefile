@@ -78,7 +78,7 @@ else
 endif
 
 # Debian's chromium, where it may be installed; the pages' tests are skipped, and say so, without it.
-APT_INSTALL := timeout 300 apt-get -o Acquire::Retries=1 -o Acquire::http::Timeout=30
+APT_INSTALL := timeout 300 apt-get -o Acquire::Retries=1 -o Acquire::http::Timeout=30 -o DPkg::Lock::Timeout=120
 browser:
 	@command -v chromium >/dev/null || { test "$$(id -u)" = 0 && command -v apt-get >/dev/null && \
 	echo "installing chromium for the tests of the pages" && export DEBIAN_FRONTEND=noninteractive && \

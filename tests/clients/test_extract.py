@@ -1,14 +1,18 @@
 """Extraction in a child process (section 4 of the hostile cases)."""
 
 import asyncio
+import itertools
 import os
 import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import lxml.html  # type: ignore[import-untyped]  # has no types
 import pytest
+from lxml import etree  # type: ignore[import-untyped]  # has no types
+from trafilatura import xpaths
 
-from onceflow.clients import Extractor, ExtractSettings, Headers, Page
+from onceflow.clients import Extractor, ExtractSettings, Headers, Page, _extract_child
 from onceflow.clients import extract as extract_module
 from onceflow.clients.extract import CHILD
 from onceflow.core.errors import Permanent, Transient
@@ -362,3 +366,42 @@ async def test_a_missing_library_is_said_and_not_worked_around(tmp_path: Path) -
             await extractor.extract("bad")
         assert caught.value.code == "not_installed"
         assert (await extractor.extract("good")).text == "good"
+
+
+def test_the_quickened_rules_find_what_trafilaturas_own_find() -> None:
+    """Every rule with a pattern, over elements with and without each attribute it asks for."""
+    values = [
+        *("", "x", "nav", "subnav main", "cookie", "share-this", "footer", "hidden", "reply-1"),
+        *("comment-list", "comments", "disqus_thread", "message", "tags", "ad-1", "main-content"),
+    ]
+    attributes = [
+        " ".join(f'{name}="{value}"' for name, value in zip(names, pair, strict=True))
+        for names in (("id", "class"), ("class", "id"), ("class", "style"))
+        for pair in itertools.product(values, values)
+    ]
+    attributes += [f'{name}="{value}"' for name in ("id", "class", "style") for value in values]
+    tags = itertools.cycle(["div", "p", "section", "span", "list", "item", "h2", "article"])
+    parts = [f"<{tag} {some}>text</{tag}>" for tag, some in zip(tags, attributes, strict=False)]
+    tree = lxml.html.document_fromstring("<div>bare</div>" + "".join(parts) + "<p>bare</p>")
+    rules = [
+        rule
+        for rules in vars(xpaths).values()
+        if isinstance(rules, list)
+        for rule in rules
+        if isinstance(rule, etree.XPath)
+    ]
+    changed = 0
+    for rule in rules:
+        quick = _extract_child._quickened(rule.path)
+        changed += quick != rule.path
+        namespaces = {"re": xpaths.REGEXP_NS}
+        assert etree.XPath(quick, namespaces=namespaces)(tree) == rule(tree), rule.path
+    assert changed > 10, "trafilatura's rules are written in another way now"
+
+
+def test_a_pattern_that_finds_something_in_nothing_stays_as_it_is() -> None:
+    rule = ".//*[re:test(@id, 'x?') or re:test(@class, 'nav')]"
+
+    quick = _extract_child._quickened(rule)
+
+    assert quick == ".//*[re:test(@id, 'x?') or (@class and re:test(@class, 'nav'))]"

@@ -40,6 +40,7 @@ ATTRIBUTES_MAX = 5_000
 RECURSION_MAX = 5_000
 NICE = 10  # the worker, which answers requests and keeps its leases, goes first
 
+_PATTERN_TEST = re.compile(r"re:test\((@[^,]+), '([^']*)'\)")
 _LONG_TAG = re.compile(r"<[^<>]{10000,}")
 _HIDDEN_STYLE = ("display:none", "visibility:hidden", "font-size:0;", "font-size:0px", "opacity:0;")
 
@@ -386,6 +387,7 @@ def _main_text(tree: Any, request: dict[str, Any], *, fast: bool) -> dict[str, A
     from trafilatura import bare_extraction
     from trafilatura.xml import xmltotxt
 
+    _quicken_rules()
     with_markdown = bool(request.get("markdown"))
     document: Any = bare_extraction(
         tree,
@@ -401,6 +403,29 @@ def _main_text(tree: Any, request: dict[str, Any], *, fast: bool) -> dict[str, A
     if with_markdown:
         found |= {"markdown": text, "text": xmltotxt(document.body, False).strip()}
     return found
+
+
+@lru_cache(maxsize=1)
+def _quicken_rules() -> None:
+    """Have trafilatura's rules ask for an attribute before they try a pattern on it. The patterns
+    are tried in Python, on every element of a page, and most have no such attribute: a tenth of
+    the time went into looking for words in nothing."""
+    from lxml import etree
+    from trafilatura import xpaths
+
+    for rules in [value for value in vars(xpaths).values() if isinstance(value, list)]:
+        for at, rule in enumerate(rules):
+            if isinstance(rule, etree.XPath) and (quick := _quickened(rule.path)) != rule.path:
+                rules[at] = etree.XPath(quick, namespaces={"re": xpaths.REGEXP_NS})
+
+
+def _quickened(rule: str) -> str:
+    def ask_first(test: re.Match[str]) -> str:
+        where, pattern = test.groups()
+        # One that finds something in nothing stays as it is.
+        return test[0] if re.search(pattern, "") else f"({where} and {test[0]})"
+
+    return _PATTERN_TEST.sub(ask_first, rule)
 
 
 def serve(work: Work = extract) -> None:

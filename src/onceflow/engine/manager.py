@@ -559,7 +559,8 @@ class Manager:
         if processor.lease is lease:
             now = self._loop.time()
             seconds = now - processor.since
-            due = now + min(GATHER_SECONDS_MAX, seconds * GATHER_SHARE)
+            wait = seconds if plan.ends else seconds * GATHER_SHARE
+            due = now + min(END_GATHER_SECONDS_MAX if plan.ends else GATHER_SECONDS_MAX, wait)
             plan.pool.release(processor)
             self._streams.ended(lease)
             if isinstance(outcome, Released) and outcome.pause:
@@ -940,6 +941,8 @@ EXCHANGES_MAX = 3
 GATHER_SHARE = 1 / 8
 """What ended waits for its neighbours at most this share of the time that its attempt took."""
 GATHER_SECONDS_MAX = 0.02
+END_GATHER_SECONDS_MAX = 0.05
+"""For nothing in this process waits for an item that has come to its end: no next stage, no limit."""
 GATHER_MAX = 32
 """So many are committed at once: more together would hardly cost less."""
 SETTLE_SECONDS = 0.05

@@ -41,6 +41,11 @@ class Plan:
     """When a lane that was shut opens, on the loop's clock."""
     assigned_at: float = float("-inf")
 
+    @property
+    def ends(self) -> bool:
+        """Whether nobody waits for what ends here: nothing follows, and no place is freed."""
+        return not self.stage.bounded and self.pipeline.after(self.stage.name) is None
+
     def wish(self, count: int, item: int | None = None) -> Claim:
         self.turn += 1
         return Claim(

@@ -267,14 +267,12 @@ async def test_only_the_beginning_of_a_text_wakes_the_manager() -> None:
     streams = Streams(kept, Bus(), partial_seconds=1.0)
     lease = Lease(1, "solo", "a", "work", 1, 1, 1, "run", 0, 0, None)
 
-    def tell(**fields: Any) -> bool:
-        return streams.add(lease, "told", fields)
+    def tell(now: float, **fields: Any) -> float | None:
+        return streams.add(lease, "told", fields, now)
 
-    assert [tell(text="a"), tell(text="b"), tell(share=1)] == [True, False, False]
-    await streams.save(10.0)
+    assert [tell(10, text="a"), tell(10, text="b"), tell(10, share=1)] == [11.0, None, None]
+    await streams.save(10.5)
     assert list(streams.due_times()) == [11.0]
     await streams.save(11.0)
-    assert [*streams.due_times(), tell(share=2), tell(text="c"), tell(text="d")] == [
-        False, True, False,
-    ]  # fmt: skip
+    assert [tell(11, share=2), tell(11.5, text="c"), tell(11.5, text="d")] == [None, 12.0, None]
     assert list(streams.due_times()) == [12.0]

@@ -3,6 +3,7 @@ and what a wake-up makes sooner."""
 
 import asyncio
 import itertools
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -653,6 +654,60 @@ def report(flow: Flow) -> list[dict[str, Any]]:
     return [one for one in health.processors if one["state"] != "idle"]
 
 
+def test_a_sweep_that_takes_its_time_holds_up_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        starts = Starts()
+        pipeline = solo(starts)
+        async with virtual_flow(":memory:", pipeline) as flow:
+            real, sweeps = flow.store.sweep, []
+
+            async def slow(*args: Any) -> Any:
+                sweeps.append(now())
+                await asyncio.sleep(40)
+                return await real(*args)
+
+            monkeypatch.setattr(flow.store, "sweep", slow)
+            flow.start()
+            await asyncio.sleep(1)
+            await flow.add(pipeline, ["a"])
+            await asyncio.sleep(1)
+            assert (await only(flow, pipeline)).state == "completed"
+            assert len(sweeps) == 1, "one at a time"
+            await asyncio.sleep(100)
+            [run] = await flow.runs()
+            assert run.finished_at is not None
+
+    virtually(main)
+
+
+def test_a_run_with_work_under_way_here_is_seldom_asked_about(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def main() -> None:
+        async def handler(work: Work) -> None:
+            await asyncio.sleep(int(work.key) / 10)
+
+        pipeline = solo(handler, processors=100)
+        async with virtual_flow(":memory:", pipeline) as flow:
+            real, asked = flow.store.sweep, []
+
+            async def noted(runs: Sequence[str] = ()) -> Any:
+                asked.append((now(), list(runs)))
+                return await real(runs)
+
+            monkeypatch.setattr(flow.store, "sweep", noted)
+            began = now()
+            added = await flow.add(pipeline, [str(at) for at in range(1, 101)])
+            await flow.drain()
+            about = [at - began for at, runs in asked if added.run in runs]
+            assert len([at for at in about if at < 9.9]) <= 20, "ten seconds, ten items in each"
+            assert about[-1] < 10.2
+            [run] = await flow.runs()
+            assert run.finished_at is not None
+
+    virtually(main)
+
+
 def test_settings_in_force_are_those_that_were_given() -> None:
     async def main() -> None:
         settings = Settings(health_seconds=2, scan_seconds=3)
@@ -704,11 +759,19 @@ def gathered(
 
 
 def test_what_ends_waits_a_moment_for_its_neighbours(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert gathered(monkeypatch, [1.0, 1.01, 1.015, 1.5, 9]) == [(1.02, 3), (1.52, 1), (9.0, 1)]
+    takes = [1.0, 1.01, 1.015, 1.5, 9]
+    assert gathered(monkeypatch, takes, limit=50) == [(1.02, 3), (1.52, 1), (9.0, 1)]
 
 
 def test_it_waits_an_eighth_of_its_attempt_at_the_most(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert gathered(monkeypatch, [0.08, 0.089, 0.2, 1]) == [(0.09, 2), (0.22, 1), (1.0, 1)]
+    takes = [0.08, 0.089, 0.2, 1]
+    assert gathered(monkeypatch, takes, limit=50) == [(0.09, 2), (0.22, 1), (1.0, 1)]
+
+
+def test_what_nobody_waits_for_waits_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its stage is the last one and has no limit: at most as long as its attempt took."""
+    takes = [0.02, 0.035, 1.0, 1.04, 9]
+    assert gathered(monkeypatch, takes) == [(0.04, 2), (1.05, 2), (9.0, 1)]
 
 
 def test_the_last_one_waits_for_nobody(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -125,6 +125,9 @@ class Manager:
         self._heart = heart(store, worker, min(beats, default=30.0), self._report_text)
         self._scan_at = self._sweep_at = self._idle_check_at = float("-inf")
         self._sweeping: asyncio.Task[bool] | None = None
+        self._swept_at = float("-inf")
+        self._gates_at = float("inf")
+        self._sleeps_until = float("inf")
         self._health_at = self._loop.time() + settings.health_seconds
         self._settle_seconds = SETTLE_SECONDS
         self._in_doubt = False
@@ -467,7 +470,7 @@ class Manager:
         self._count(one.outcome, change)
         if change.phase in SETTLED:
             self._settled_runs.add(lease.run)
-            self._sweep_at = min(self._sweep_at, self._loop.time() + self._settle_seconds)
+            self._gates_at = min(self._gates_at, self._loop.time() + self._settle_seconds)
         if change.delay_ms is not None:
             self._sweep_at = min(self._sweep_at, self._loop.time() + change.delay_ms / 1000)
         if log.isEnabledFor(logging.INFO):
@@ -583,7 +586,7 @@ class Manager:
             return
         times = [self._scan_at, self._health_at]
         if self._sweeping is None:  # otherwise its answer comes first
-            times.append(self._sweep_at)
+            times += [self._sweep_at, self._gates_at]
         opens_at = self._scheduler.opens_at() if self._may_claim() else None
         times += [at for at in (opens_at, self._coordinator.next_at(now)) if at]
         times += self._streams.due_times()
@@ -600,11 +603,13 @@ class Manager:
             times.append(now + self._silence_left())
         elif self._queues:
             times.append(now + self._settings.assign_seconds)
+        self._sleeps_until = max(min(times), now)
         try:
-            async with asyncio.timeout_at(max(min(times), now)):
+            async with asyncio.timeout_at(self._sleeps_until):
                 await self._news.wait()
         except TimeoutError:
             pass
+        self._sleeps_until = float("-inf")
         self._news.clear()
 
     async def _is_idle(self) -> bool:
@@ -681,15 +686,31 @@ class Manager:
         if self._sweeping is not None and self._sweeping.done():
             sweeping, self._sweeping = self._sweeping, None
             await sweeping
-        if self._sweeping is None and now >= self._sweep_at:
+        if self._sweeping is None and (now >= self._sweep_at or self._gates_are_due(now)):
             self._sweeping = self._loop.create_task(self._sweep())
             self._sweeping.add_done_callback(lambda _: self._news.set())
+
+    def _gates_are_due(self, now: float) -> bool:
+        """Whether to ask for the gates of runs that had items settled here. A run that has work
+        under way here is not over: it is asked about now and then only, for the witness's sake."""
+        if now < self._gates_at:
+            return False
+        self._gates_at = self._swept_at + BUSY_SETTLE_SECONDS
+        return now >= self._gates_at or not self._settled_runs <= self._in_hand()
+
+    def _in_hand(self) -> set[str]:
+        """The runs that have work under way here."""
+        working = (processor.lease for _, processor in _working(self._scheduler))
+        ended = (one.lease for ended in (self._finished, *(each.ended for each in self._asked))
+                 for one in ended)  # fmt: skip
+        leases = (*self._queues.waiting(), *working, *ended)
+        return {lease.run for lease in leases if lease is not None}
 
     async def _sweep(self) -> bool:
         """Reclaim, wake what is due, open gates; whether anything moved."""
         runs, self._settled_runs = list(self._settled_runs), set()
         began = self._loop.time()
-        self._sweep_at = float("inf")  # unless somebody asks for the next one meanwhile
+        self._sweep_at = self._gates_at = float("inf")  # unless somebody asks meanwhile
         try:
             swept = await self._store.sweep(runs)
         except BaseException:
@@ -697,7 +718,7 @@ class Manager:
             self._sweep_at = began
             raise
         self.tally.reclaimed += swept.reclaimed
-        now = self._loop.time()
+        now = self._swept_at = self._loop.time()
         self._settle_seconds = max(SETTLE_SECONDS, (now - began) * SWEEP_SHARE)
         self._sweep_at = min(self._sweep_at, now + self._settings.cleanup_seconds)
         if swept.due_in_ms is not None:
@@ -888,7 +909,8 @@ class Manager:
     def _emit(self, lease: Lease, kind: str, fields: dict[str, Any]) -> None:
         if not self._scheduler.plans[lease.pipeline, lease.stage].pool.works_on(lease):
             return  # left behind: its lease was lost, another attempt may be under way
-        if self._streams.add(lease, kind, fields):
+        due = self._streams.add(lease, kind, fields, self._loop.time())
+        if due is not None and due < self._sleeps_until:
             self._news.set()
 
     def streaming(self) -> list[Live]:
@@ -942,11 +964,13 @@ GATHER_SHARE = 1 / 8
 """What ended waits for its neighbours at most this share of the time that its attempt took."""
 GATHER_SECONDS_MAX = 0.02
 END_GATHER_SECONDS_MAX = 0.05
-"""For nothing in this process waits for an item that has come to its end: no next stage, no limit."""
+"""The same where nobody waits for it: nothing follows, and no place under a limit is freed."""
 GATHER_MAX = 32
 """So many are committed at once: more together would hardly cost less."""
 SETTLE_SECONDS = 0.05
 """After an item is settled, how soon its run's gate is asked for, unless the work ends earlier."""
+BUSY_SETTLE_SECONDS = 0.5
+"""The same while work of the run is under way here."""
 SWEEP_SHARE = 20
 """Sweeps for gates take at most one part in so many of the time, however long one takes."""
 STAGE_PAUSED = "its stage was paused"

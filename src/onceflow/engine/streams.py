@@ -21,7 +21,7 @@ class Stream:
     saved: int = 0
     """How many characters of it are stored."""
     due: float = 0.0
-    """When it may be stored next, on the loop's clock; 0 until it is seen to have begun."""
+    """When it may be stored next, on the loop's clock; 0 until it has begun."""
 
     @property
     def unsaved(self) -> bool:
@@ -37,9 +37,9 @@ class Streams:
         self._partial_seconds = partial_seconds
         self._streams: dict[int, Stream] = {}
 
-    def add(self, lease: Lease, kind: str, fields: dict[str, Any]) -> bool:
-        """An attempt tells something; whether there is something to store now that was not before:
-        the rest of a text waits along with what is there, and wakes nobody."""
+    def add(self, lease: Lease, kind: str, fields: dict[str, Any], now: float) -> float | None:
+        """An attempt tells something; when that is to be stored, if nothing was before: the rest of
+        a text waits along with what is there. A short one is over before it is worth a write."""
         stream = self._streams.get(lease.item)
         if stream is None or stream.lease is not lease:
             stream = self._streams[lease.item] = Stream(lease)
@@ -50,7 +50,10 @@ class Streams:
             fields = {**fields, "text": clean(text)}
             stream.text += fields["text"]
         self._bus.push(_live(lease, kind, offset, fields))
-        return stream.unsaved and not was_unsaved
+        if was_unsaved or not stream.unsaved:
+            return None
+        stream.due = stream.due or now + self._partial_seconds
+        return stream.due
 
     def ended(self, lease: Lease) -> None:
         """An attempt ended: its result says more, and is stored next."""
@@ -77,8 +80,6 @@ class Streams:
         """Store what is due; the leases that were lost meanwhile."""
         lost: list[Lease] = []
         for stream in list(self._streams.values()):
-            if stream.unsaved and not stream.due:  # a short one is over before it is worth a write
-                stream.due = now + self._partial_seconds
             if not stream.unsaved or now < stream.due:
                 continue
             length = len(stream.text)

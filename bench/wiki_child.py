@@ -8,14 +8,16 @@ import os
 import sqlite3
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import onceflow
 from bench.grow import grow
 from bench.onceflow_only import CLAIMS, WORKER
+from onceflow import Work
 from onceflow.clients import Article, Embedder, FetchSettings, Wikipedia
-from onceflow.pipelines.expand import LOAD, NAME, Expand
+from onceflow.pipelines.expand import LINK, LOAD, NAME, Expand
 from onceflow.store import open_store
 from onceflow.store.base import Claim, Store
 from onceflow.testing.wiki import ALLOWED
@@ -56,21 +58,22 @@ async def loop(task: dict[str, Any]) -> int:
 
 
 async def handlers(task: dict[str, Any]) -> int:
-    """The handlers' work without the engine: all that is known at once, then what it links to."""
+    """The pipeline's own handlers without the engine: all that is known, then what it links to."""
     wiki = _wiki(task, connections=task["connections"])
     job = Expand(wiki)
     room = asyncio.Semaphore(job.at_once)
 
-    async def one(title: str) -> dict[str, Any]:
+    async def one(title: str) -> Sequence[str]:
         async with room:
-            return await job._whole(await wiki.load(title), title, [])
+            loaded = await job.load(Work(title, None, NAME, LOAD))
+        linked = await job.link(Work(title, loaded.result, NAME, LINK))
+        return [str(child) for child in linked.children]
 
     wave, known, done = [SEED], {SEED}, 0
     while wave:
-        bodies = await asyncio.gather(*(one(title) for title in wave))
-        done += len(bodies)
-        wave = list(dict.fromkeys(link for body in bodies for link in body["links"]
-                                  if link not in known))  # fmt: skip
+        links = await asyncio.gather(*(one(title) for title in wave))
+        done += len(links)
+        wave = list(dict.fromkeys(link for each in links for link in each if link not in known))
         known.update(wave)
     await wiki.close()
     return done

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import zstandard
 
 ZLIB, ZSTANDARD = b"x", b"("
-LEVEL = 3
+LEVEL = 1
 
 
 class _Mine(threading.local):

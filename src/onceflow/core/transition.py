@@ -333,9 +333,9 @@ def decode(body: bytes | None) -> Json:
 
 
 def _child(pipeline: Pipeline, child: str | Seed, step: int) -> Seed:
-    seed = Seed(child) if isinstance(child, str) else child
-    key = canonical_key(pipeline, seed.key)
-    return Seed(key, seed.data, seed.priority, step)
+    if isinstance(child, str):  # an article has hundreds of them
+        return Seed(canonical_key(pipeline, child), depth=step)
+    return Seed(canonical_key(pipeline, child.key), child.data, child.priority, step)
 
 
 def deeper(children: Sequence[Seed], depth: int) -> list[Seed]:

@@ -295,6 +295,9 @@ class World:
         """I9: a dead worker's items come back, and what is ready is claimed by who is idle."""
         now = self.loop.time()
         store_now = self.net.processes[0].store.now()
+        current = {process.name for process in self.current.values()}
+        for known in [key for key in idle_since if key[0] not in current]:
+            del idle_since[known]  # it was idle when it was killed
         for process in self.current.values():
             manager = process.manager
             if manager is None:

@@ -174,4 +174,4 @@ async def test_a_hundred_sites_with_kills(
     database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "none")
-    await analyze_under_kills(database, tmp_path, sites=100, workers=4, kills=8, seconds=12.0)
+    await analyze_under_kills(database, tmp_path, sites=100, workers=4, kills=8, seconds=4.0)

@@ -20,7 +20,7 @@ from onceflow.testing.wiki import depths, edges, ends, graph
 from tests.chaos.kit import SEED, SHORT, Crew, all_have_begun, holders, say, until
 
 LEASE_SECONDS = 4.0
-KILL_SECONDS = (2.0, 5.0)
+KILL_SECONDS = (0.5, 1.5)
 
 
 @contextmanager

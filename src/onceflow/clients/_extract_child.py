@@ -40,6 +40,7 @@ ATTRIBUTES_MAX = 5_000
 RECURSION_MAX = 5_000
 NICE = 10  # the worker, which answers requests and keeps its leases, goes first
 
+REGEXP_NS = "http://exslt.org/regular-expressions"
 _PATTERN_TEST = re.compile(r"re:test\((@[^,]+), '([^']*)'\)")
 _LONG_TAG = re.compile(r"<[^<>]{10000,}")
 _HIDDEN_STYLE = ("display:none", "visibility:hidden", "font-size:0;", "font-size:0px", "opacity:0;")
@@ -416,7 +417,7 @@ def _quicken_rules() -> None:
     for rules in [value for value in vars(xpaths).values() if isinstance(value, list)]:
         for at, rule in enumerate(rules):
             if isinstance(rule, etree.XPath) and (quick := _quickened(rule.path)) != rule.path:
-                rules[at] = etree.XPath(quick, namespaces={"re": xpaths.REGEXP_NS})
+                rules[at] = etree.XPath(quick, namespaces={"re": REGEXP_NS})
 
 
 def _quickened(rule: str) -> str:

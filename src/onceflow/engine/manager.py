@@ -127,7 +127,9 @@ class Manager:
         self._sweeping: asyncio.Task[bool] | None = None
         self._swept_at = float("-inf")
         self._gates_at = float("inf")
-        self._sleeps_until = float("inf")
+        """When to ask for the gates of the runs that had items settled here."""
+        self._sleeps_until = float("-inf")
+        """Until when the loop waits, if nothing happens; in the past while it works."""
         self._health_at = self._loop.time() + settings.health_seconds
         self._settle_seconds = SETTLE_SECONDS
         self._in_doubt = False
@@ -562,8 +564,8 @@ class Manager:
         if processor.lease is lease:
             now = self._loop.time()
             seconds = now - processor.since
-            wait = seconds if plan.ends else seconds * GATHER_SHARE
-            due = now + min(END_GATHER_SECONDS_MAX if plan.ends else GATHER_SECONDS_MAX, wait)
+            most = END_GATHER_SECONDS_MAX if plan.ends else GATHER_SECONDS_MAX
+            due = now + min(most, seconds if plan.ends else seconds * GATHER_SHARE)
             plan.pool.release(processor)
             self._streams.ended(lease)
             if isinstance(outcome, Released) and outcome.pause:
@@ -1005,7 +1007,8 @@ def _plans(pipeline: Pipeline, cores: int) -> Iterable[Plan]:
         count = min(stage.processors, cores) if stage.cpu else stage.processors
         pool = Pool(stage.name, count, _log_processor)
         key = (pipeline.name, stage.name)
-        yield Plan(pipeline, stage, before.get(stage.name, ""), pool, key, way_of(stage))
+        ends = not stage.bounded and pipeline.after(stage.name) is None
+        yield Plan(pipeline, stage, before.get(stage.name, ""), pool, key, way_of(stage), ends)
 
 
 def _log_processor(processor: Processor) -> None:

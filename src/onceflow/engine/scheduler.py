@@ -30,6 +30,8 @@ class Plan:
     pool: Pool
     key: StageKey
     way: Way
+    ends: bool = False
+    """Nobody waits for what ends here: nothing follows, and no place is freed."""
     hungry: bool = True
     guessing: bool = False
     """Hungry only because a claim under way may find more than it asks for; its answer will say."""
@@ -40,11 +42,6 @@ class Plan:
     opens_at: float | None = None
     """When a lane that was shut opens, on the loop's clock."""
     assigned_at: float = float("-inf")
-
-    @property
-    def ends(self) -> bool:
-        """Whether nobody waits for what ends here: nothing follows, and no place is freed."""
-        return not self.stage.bounded and self.pipeline.after(self.stage.name) is None
 
     def wish(self, count: int, item: int | None = None) -> Claim:
         self.turn += 1

@@ -710,7 +710,7 @@ async def _settle_runs(
     opened = await db.rows("run_settle", runs=due, gate_key=GATE_KEY) if due else []
     # Still shut: one that was seen settled is open again, or somebody has the run locked. The next
     # look begins at the start.
-    seen += [(run, 0) for run in due if run not in {row["id"] for row in opened}]
+    seen += [(run, 0) for run in set(due).difference(row["id"] for row in opened)]
     if seen:
         await db.rows(
             "run_witness", runs=[run for run, _ in seen], witnesses=[item for _, item in seen]

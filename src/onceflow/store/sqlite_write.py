@@ -679,9 +679,10 @@ def _settle(db: apsw.Connection, run_id: str, gate: str | None, witness: int, no
         run(db, "run_settle", run=run_id, now=now)
         if db.changes():
             return True
-        shut_by = 1  # one that was seen settled is open again: the next look begins at the start
-    if shut_by - 1 != witness:
-        run(db, "run_witness", run=run_id, witness=shut_by - 1)
+    # None: one that was seen settled is open again, and the next look begins at the start.
+    seen = 0 if shut_by is None else shut_by - 1
+    if seen != witness:
+        run(db, "run_witness", run=run_id, witness=seen)
     return False
 
 

@@ -365,17 +365,43 @@ async def test_without_inotify_the_file_is_looked_at(
     monkeypatch.setattr(wake, "POLL_SECONDS", 0.0)
     path = tmp_path / "x"
     path.touch()
-    woken = asyncio.Event()
-    watch = wake.FileWatch(path, woken.set)
+    stamps: asyncio.Queue[int] = asyncio.Queue()
+    watch = wake.FileWatch(path, stamps.put_nowait)
     try:
-        os.utime(path, (1, 1))
-        await asyncio.wait_for(woken.wait(), 60)
+        wake.touch(path, 1_000)
+        assert await asyncio.wait_for(stamps.get(), 60) == 1_000
         path.unlink()
-        woken.clear()
-        await asyncio.wait_for(woken.wait(), 60)
-        wake.touch(path)  # a hint that cannot be given is only late
+        assert await asyncio.wait_for(stamps.get(), 60) == 0
+        wake.touch(path, 2_000)  # a hint that cannot be given is only late
     finally:
         watch.close()
+
+
+async def test_a_process_is_not_woken_by_its_own_commits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: asyncio.Queue[int] = asyncio.Queue()
+    peeked: list[None] = []
+    ours, theirs = SqliteStore(tmp_path / "x.db"), SqliteStore(tmp_path / "x.db")
+    await ours.open([NEWS])
+    await theirs.open([NEWS])
+    try:
+        answer = ours._told
+        monkeypatch.setattr(ours, "_told", lambda stamp: (answer(stamp), told.put_nowait(stamp)))
+        assert ours._writer is not None
+        monkeypatch.setattr(ours._writer, "peek", lambda: peeked.append(None))
+        ours.watch(lambda: None)
+
+        await ours.add(Add(NEWS, "r", [Seed("a")]))
+        await asyncio.wait_for(told.get(), 60)
+        assert not peeked
+
+        await theirs.add(Add(NEWS, "s", [Seed("b")]))
+        await asyncio.wait_for(told.get(), 60)
+        assert peeked
+    finally:
+        await ours.close()
+        await theirs.close()
 
 
 def test_inotify_is_not_everywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

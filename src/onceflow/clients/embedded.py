@@ -11,6 +11,8 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from typing import TYPE_CHECKING
 
 from onceflow.clients.embed import word_vectors
@@ -43,7 +45,8 @@ class EmbeddedModel:
         from onceflow.clients.llm import Finish, Usage, tokens_about
 
         text = request.data or _without_instruction(request.prompt)
-        picked = await asyncio.to_thread(summary, text, request.words)
+        loop = asyncio.get_running_loop()
+        picked = await loop.run_in_executor(_thread(), summary, text, request.words)
         said = 0
         for number, sentence in enumerate(picked):
             part = sentence if number == 0 else f" {sentence}"
@@ -55,6 +58,12 @@ class EmbeddedModel:
 
     async def close(self) -> None:
         return None
+
+
+@cache
+def _thread() -> ThreadPoolExecutor:
+    """One text at a time: two would only fight over the interpreter lock."""
+    return ThreadPoolExecutor(1, thread_name_prefix="embedded-model")
 
 
 def summary(text: str, words: int | None = None) -> list[str]:

@@ -574,7 +574,8 @@ class Manager:
             self._finished.append(
                 Finished(plan, lease, outcome, processed=True, seconds=seconds, due=due)
             )
-            self._news.set()
+            if due < self._sleeps_until or self._queues or not self._gathers(now):
+                self._news.set()
 
     async def _wait(self, until_idle: bool) -> None:
         """Until something happens, or it is time for what the timers are for."""
@@ -605,12 +606,12 @@ class Manager:
             times.append(now + self._silence_left())
         elif self._queues:
             times.append(now + self._settings.assign_seconds)
-        self._sleeps_until = max(min(times), now)
+        self._sleeps_until = min(times)
+        alarm = self._loop.call_at(self._sleeps_until, self._news.set)
         try:
-            async with asyncio.timeout_at(self._sleeps_until):
-                await self._news.wait()
-        except TimeoutError:
-            pass
+            await self._news.wait()
+        finally:
+            alarm.cancel()
         self._sleeps_until = float("-inf")
         self._news.clear()
 

@@ -42,6 +42,7 @@ from onceflow.store.rules import (
     Known,
     Nearer,
     again_why,
+    at_limit,
     lanes_now,
     names_of,
     nearer,
@@ -202,7 +203,8 @@ async def _claim_round(db: Transaction, wish: Claim, worker: str) -> tuple[Claim
         lane = first["served"] or wish.lane
         spare = bool(leases) and first["spare"]
         return Claimed(leases, lane, first["spare"], first["opens_in_ms"]), spare
-    return Claimed(leases, first["at"], True, first["opens_in_ms"]), False
+    more = not at_limit(wish, first["room"], len(leases))
+    return Claimed(leases, first["at"], more, first["opens_in_ms"]), False
 
 
 def _leases(wish: Claim, rows: Iterable[asyncpg.Record]) -> list[Lease]:

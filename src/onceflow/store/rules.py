@@ -159,6 +159,12 @@ def together(claimed: Claimed, more: Claimed) -> Claimed:
     )
 
 
+def at_limit(wish: Claim, room: int, given: int) -> bool:
+    """Whether a claim gave less than it was asked for because the stage's limit is reached. Asking
+    again gives nothing until a place is free, and that is told."""
+    return given == room < wish.count
+
+
 def others_may_act(
     finishes: Sequence[Finish], continued: Sequence[Lease], pipelines: Mapping[str, Pipeline]
 ) -> bool:

@@ -48,6 +48,9 @@ APPLICATION_ID = 0x4F4E4345  # "ONCE": how a file is known to be ours
 MAGIC = b"SQLite format 3\x00"
 LOCK_WAIT_SECONDS = 60.0
 READERS_MAX = 2
+CACHE_KIB = 16_384
+"""What a connection keeps of the file at most: SQLite's own 2 MiB do not hold the indexes of a few
+thousand items beside their results."""
 """Reads at once. A count of a million items shall not hold up those that look at one."""
 
 
@@ -79,6 +82,8 @@ class SqliteStore:
         self._wake: Callable[[], None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._touch = False
+        self._stamp = 0
+        """What we touched the file with last."""
 
     # --- open and close ---
 
@@ -228,7 +233,7 @@ class SqliteStore:
         self._wake = wake
         if self._inline is None and self._watch is None and self._writer is not None:
             self._loop = asyncio.get_running_loop()
-            self._watch = FileWatch(self.path, self._writer.peek)
+            self._watch = FileWatch(self.path, self._told)
 
     def for_thread(self) -> SqliteStore:
         return self  # its writes happen in a thread of their own anyway
@@ -240,7 +245,14 @@ class SqliteStore:
     def _committed(self) -> None:
         if self._touch:
             self._touch = False
-            touch(self.path)
+            self._stamp = time.time_ns()
+            touch(self.path, self._stamp)
+
+    def _told(self, stamp: int) -> None:
+        """The file was touched. If we were the last, there is nothing to see: after it touches, the
+        writer looks whether others have committed."""
+        if stamp != self._stamp and self._writer is not None:
+            self._writer.peek()
 
     def _others_committed(self) -> None:
         if self._wake is not None and self._loop is not None:
@@ -276,6 +288,7 @@ class SqliteStore:
             connection.set_busy_handler(_wait_for_lock())
             connection.execute("PRAGMA journal_mode=WAL")
             connection.execute(f"PRAGMA synchronous={self._durability.upper()}")
+            connection.execute(f"PRAGMA cache_size=-{CACHE_KIB}")
         except apsw.Error as error:
             raise _refusal(self.path, error) from error
         return connection

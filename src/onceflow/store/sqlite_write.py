@@ -8,8 +8,9 @@ and a busy event loop makes each of those steps expensive.
 from __future__ import annotations
 
 import json
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import apsw
@@ -41,16 +42,15 @@ from onceflow.store.rules import (
     Known,
     Nearer,
     again_why,
+    at_limit,
     holds,
     lanes_now,
     names_of,
     nearer,
     next_lease,
-    next_round,
     shallowest,
     stage_rows,
     state_table,
-    together,
     within_budget,
 )
 
@@ -75,43 +75,36 @@ def _list(db: apsw.Connection, name: str, /, **parameters: Any) -> list[Any]:
 
 
 def claim(db: apsw.Connection, wish: Claim, worker: str, now: int) -> Claimed:
-    """Give leases of one stage, within its limit, to whose turn it is. Lanes give one a round."""
-    claimed, spare = _claim_round(db, wish, worker, now)
-    while spare and (next_wish := next_round(wish, claimed)) is not None:
-        more, spare = _claim_round(db, next_wish, worker, now)
-        claimed = together(claimed, more)
-    return claimed
-
-
-def _claim_round(db: apsw.Connection, wish: Claim, worker: str, now: int) -> tuple[Claimed, bool]:
-    """One round, and whether its lanes have more to give."""
+    """Give leases of one stage, within its limit, to whose turn it is."""
     bounds = run(db, "stage_bounds", pipeline=wish.pipeline, stage=wish.stage).fetchone()
     if bounds is None:
         raise StoreError(f"stage {wish.pipeline}/{wish.stage} is not registered in this database")
     most, lane_limit, spacing_ms, deadline_ms, paused, active = bounds
     room = wish.count if most is None else min(wish.count, most - active)
     if paused or room <= 0:
-        return Claimed((), wish.lane), False
-    lane, opens_in_ms, cut, spare = wish.lane, None, False, False
+        return Claimed((), wish.lane)
+    lane, opens_in_ms, cut = wish.lane, None, False
     if wish.item is not None:
         ids = _pick_one(db, wish, lane_limit, spacing_ms, now)
     elif lane_limit is None:
         ids = _pick(db, wish, room)
+        cut = len(ids) == room
     else:
-        ids, lane, opens_in_ms, cut, spare = _pick_in_lanes(
-            db, wish, room, lane_limit, spacing_ms, now
-        )
+        ids, lane, opens_in_ms, cut = _pick_in_lanes(db, wish, room, lane_limit, spacing_ms, now)
     if not ids:
-        return Claimed((), lane, cut, opens_in_ms), False
+        return Claimed((), lane, cut, opens_in_ms)
     picked = json.dumps(ids)
     run(db, "claim", ids=picked, worker=worker, now=now, deadline_ms=deadline_ms)
     data = None if most is None else json.dumps({"limit": most})
     run(db, "claim_events", ids=picked, now=now, data=data)
     leases = _leases(db, wish, picked, now)
-    more = cut or spare
+    more = cut and not at_limit(wish, room, len(ids))
     if lane_limit is None:
-        more = len(ids) == wish.count and _any_ready(db, wish)
-    return Claimed(leases, lane, more, opens_in_ms), spare
+        more = more and _any_ready(db, wish)
+    else:
+        places = {item: place for place, item in enumerate(ids)}
+        leases.sort(key=lambda lease: places[lease.item])
+    return Claimed(leases, lane, more, opens_in_ms)
 
 
 def _any_ready(db: apsw.Connection, wish: Claim) -> bool:
@@ -166,21 +159,20 @@ def _pick_one(
 
 def _pick_in_lanes(
     db: apsw.Connection, wish: Claim, room: int, lane_limit: int, spacing_ms: int, now: int
-) -> tuple[list[int], str, int | None, bool, bool]:
-    """One id of each open lane, the lanes in turn from where the last claim stopped; where this one
-    stopped, when a shut lane opens, whether lanes are left to look at, and whether some of them
-    could give another one."""
+) -> tuple[list[int], str, int | None, bool]:
+    """Ids of open lanes, one of each a round, the lanes in turn from where the last claim stopped;
+    where this one stopped, when a shut lane opens, and whether there may be more to take."""
     where = {"pipeline": wish.pipeline, "stage": wish.stage}
     ids: list[int] = []
     opens: list[int] = []
+    lanes: deque[Lane] = deque()
     at = served = wish.lane
     wrapped = at == ""
-    spare = False
     for _ in range(LANES_WALKED_MAX):
         lane = run(db, "next_lane", **where, lane=at).get
         if lane is None or (wrapped and wish.lane and lane > wish.lane):
             if wrapped:
-                return ids, served, min(opens, default=None), False, spare
+                break
             at, wrapped = "", True
             continue
         at = lane
@@ -192,17 +184,51 @@ def _pick_in_lanes(
         runs = _turns(db, {**where, "lane": lane})
         if not runs:
             continue
-        chosen = runs[wish.turn % len(runs)]
-        ids += _list(db, "claim_pick", **where, lane=lane, run=chosen, count=1)
+        first = wish.turn % len(runs)
+        open_lane = Lane(lane, free, deque(runs[first:] + runs[:first]))
+        ids += open_lane.take(db, where)
         served = lane
         if spacing_ms:
             run(db, "lane_started", **where, lane=lane, next_at=now + spacing_ms)
             opens.append(spacing_ms)
         else:
-            spare |= free > 1
+            lanes.append(open_lane)
         if len(ids) == room:
-            return ids, served, min(opens, default=None), True, False
-    return ids, at, min(opens, default=None), True, False
+            return ids, served, min(opens, default=None), True
+    else:
+        return ids, at, min(opens, default=None), True
+    while lanes and len(ids) < room:
+        open_lane = lanes.popleft()
+        if taken := open_lane.take(db, where):
+            ids += taken
+            served = open_lane.name
+            lanes.append(open_lane)
+    return ids, served, min(opens, default=None), len(ids) == room
+
+
+@dataclass(slots=True)
+class Lane:
+    """An open lane during one claim: what it can still give, and to which runs in turn."""
+
+    name: str
+    free: int
+    runs: deque[str]
+    taken: Counter[str] = field(default_factory=Counter)
+
+    def take(self, db: apsw.Connection, where: dict[str, str]) -> list[int]:
+        """The next id, if there is one."""
+        while self.free and self.runs:
+            run_id = self.runs[0]
+            count = self.taken[run_id] + 1
+            ids = _list(db, "claim_pick", **where, lane=self.name, run=run_id, count=count)
+            if len(ids) < count:
+                self.runs.popleft()
+                continue
+            self.runs.rotate(-1)
+            self.taken[run_id] = count
+            self.free -= 1
+            return ids[-1:]
+        return []
 
 
 def _lane_opens(
@@ -215,10 +241,9 @@ def _lane_opens(
 
 def _leases(db: apsw.Connection, wish: Claim, picked: str, now: int) -> list[Lease]:
     bodies: dict[int, tuple[int, bytes]] = {}
-    for item, generation, text in _list(db, "claim_inputs", ids=picked, before=wish.before):
-        if item not in bodies or bodies[item][0] < generation:
-            bodies[item] = generation, text.encode()
-    for item, generation, body in run(db, "claim_inputs_large", ids=picked, before=wish.before):
+    (_, _, short), *inputs = _rows(db, "claim_inputs", ids=picked, before=wish.before)
+    inputs += [(*one, text.encode()) for *one, text in json.loads(short)]
+    for item, generation, body in inputs:
         if item not in bodies or bodies[item][0] < generation:
             bodies[item] = generation, body
     nothing = (0, None)

@@ -18,18 +18,18 @@ IN_ATTRIB = 0x4
 POLL_SECONDS = 0.05
 
 
-def touch(path: Path) -> None:
-    """Tell the others."""
+def touch(path: Path, stamp: int) -> None:
+    """Tell the others. By the stamp, in ns, whoever touched knows it again."""
     try:
-        os.utime(path)
+        os.utime(path, ns=(stamp, stamp))
     except OSError:  # a hint that cannot be given is only late
         return
 
 
 class FileWatch:
-    """Calls `wake` in the loop when somebody touched the file."""
+    """Calls `wake` in the loop, with the file's stamp, when somebody touched the file."""
 
-    def __init__(self, path: Path, wake: Callable[[], None]) -> None:
+    def __init__(self, path: Path, wake: Callable[[int], None]) -> None:
         self._path = path
         self._wake = wake
         self._loop = asyncio.get_running_loop()
@@ -52,7 +52,7 @@ class FileWatch:
     def _told(self) -> None:
         assert self._fd is not None
         os.read(self._fd, 64 * struct.calcsize("iIII"))
-        self._wake()
+        self._wake(self._stamp())
 
     def _stamp(self) -> int:
         try:
@@ -64,7 +64,7 @@ class FileWatch:
         stamp = self._stamp()
         if stamp != self._seen:
             self._seen = stamp
-            self._wake()
+            self._wake(stamp)
         self._timer = self._loop.call_later(POLL_SECONDS, self._poll)
 
 

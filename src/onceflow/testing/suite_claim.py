@@ -428,6 +428,31 @@ class ClaimSuite:
             assert claimed.opens_in_ms is None
             assert not (await rig.claim("fetch")).leases
 
+    async def test_a_claim_in_lanes_says_whether_asking_again_gives_more(
+        self, make_store: MakeStore
+    ) -> None:
+        async with Rig(make_store, pipeline(hosts(limit=5, most=3))) as rig:
+            await rig.add(["a1", "a2", "a3", "a4", "b1"])
+
+            assert (await rig.claim("fetch", 1)).more
+            rest = await rig.claim("fetch", 5)
+            assert [lease.key for lease in rest.leases] == ["a2", "b1"]
+            assert not rest.more  # not until a place under the stage's limit is free
+
+    async def test_rounds_through_the_lanes_go_by_their_runs_in_turn(
+        self, make_store: MakeStore
+    ) -> None:
+        async with Rig(make_store, pipeline(hosts(limit=9))) as rig:
+            await rig.add(["a1", "a2", "a3"], "r1")
+            await rig.add(["a4"], "r2")
+            await rig.add(["b1"], "r3")
+
+            claimed = await rig.claim("fetch", 4)
+
+            assert sorted(lease.key for lease in claimed.leases) == ["a1", "a2", "a4", "b1"]
+            assert claimed.more
+            assert [lease.key for lease in (await rig.claim("fetch")).leases] == ["a3"]
+
     async def test_a_lane_never_has_more_leases_than_its_limit(self, make_store: MakeStore) -> None:
         async with Rig(make_store, pipeline(hosts(limit=2))) as rig:
             await rig.add(["a1", "a2", "a3", "b1"])

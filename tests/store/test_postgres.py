@@ -919,3 +919,29 @@ def test_the_locks_of_two_stages_are_taken_in_one_order() -> None:
     assert there == back
     assert there.count("pg_advisory_xact_lock_shared") == 2
     assert postgres_connect.inlined("-- why\nSELECT :n", n=3) == "SELECT 3"
+
+
+@pytest.mark.parametrize("few", [1, 1000], ids=["the run is asked", "the open items are asked"])
+async def test_a_gate_opens_whatever_else_is_open(
+    postgres_url: str, raw: Callable[[], Awaitable[Any]], monkeypatch: pytest.MonkeyPatch, few: int
+) -> None:
+    async def witness() -> int:
+        seen: int = await (await raw()).fetchval("SELECT witness FROM run WHERE id = 'run-1'")
+        return seen
+
+    monkeypatch.setattr(postgres_write, "OPEN_MAX", few)
+    async with rig(postgres_url, DIGEST) as r:
+        await r.add(["a", "b", "c"])
+        first, second, third = (await r.claim("scrape")).leases
+        await r.add(["x", "y"], "other")
+        await r.finish(second)
+        assert (await r.store.sweep(["run-1"])).settled == 0, "the last one is open"
+        assert await witness() == 0
+        await r.finish(third)
+        for _ in range(2):
+            assert (await r.store.sweep(["run-1"])).settled == 0, "the first one is open"
+        assert await witness() == first.item - 1
+        await r.finish(first)
+
+        assert (await r.store.sweep(["run-1"])).settled == 1
+        assert (await r.run("other"))["settled_at"] is None

@@ -247,7 +247,7 @@ class Manager:
                 return
         self._answered = False
         await self._exchange(now)
-        self._assign()
+        await self._assign()
         await self._save_streams(now)
         await self._sweep_in_turn(now)
         if now >= self._health_at:
@@ -298,7 +298,7 @@ class Manager:
             self._scheduler.wake((request.pipeline.name, request.pipeline.first.name))
         if isinstance(request, Add) and request.has_ceiling:
             self._scheduler.wake()  # a run that was halted may go on, in any stage
-        self._assign()
+        await self._assign()
         self._bus.poke()
         _tell(answer, value)
 
@@ -449,7 +449,11 @@ class Manager:
     def _decide(self, one: Finished) -> Transition:
         try:
             change = decide(one.plan.pipeline, one.lease, one.outcome)
-            if change.result is not None and _mark(one.lease) in self._have_parts:
+            if (
+                self._have_parts
+                and _mark(one.lease) in self._have_parts
+                and change.result is not None
+            ):
                 return change._replace(had_parts=True)
             return change
         except Exception as error:  # a pipeline's own lane or canonical function raised
@@ -458,11 +462,12 @@ class Manager:
     def _settle(self, one: Finished, change: Transition, kept: bool) -> None:
         """A finish was answered: the item is somebody else's business."""
         lease = one.lease
-        self._have_parts.discard(_mark(lease))
+        if self._have_parts:
+            self._have_parts.discard(_mark(lease))
         if one.processed:
             self._queues.finished(lease.item)
             self._streams.drop(lease.item)
-            early = self._early.pop(lease.item, None)
+            early = self._early.pop(lease.item, None) if self._early else None
             if early is not None and early.fence > lease.fence:
                 self._queue(self._scheduler.plans[early.pipeline, early.stage], early)
         if not kept:
@@ -548,10 +553,14 @@ class Manager:
                 return True
         return False
 
-    def _assign(self) -> None:
-        """Give what is queued to idle processors; each attempt is a task of its own."""
-        for plan, processor, lease in self._coordinator.assign(self._loop.time()):
+    async def _assign(self) -> None:
+        """Give what is queued to idle processors; each attempt is a task of its own. Many are begun
+        a few at a time: meanwhile the database is answered."""
+        assigned = self._coordinator.assign(self._loop.time())
+        for number, (plan, processor, lease) in enumerate(assigned, start=1):
             processor.attempt = self._loop.create_task(self._attempt(plan, processor, lease))
+            if number % ASSIGN_STEP == 0:
+                await asyncio.sleep(0)
 
     async def _attempt(self, plan: Plan, processor: Processor, lease: Lease) -> None:
         outcome: Outcome
@@ -574,7 +583,9 @@ class Manager:
             self._finished.append(
                 Finished(plan, lease, outcome, processed=True, seconds=seconds, due=due)
             )
-            if due < self._sleeps_until or self._queues or not self._gathers(now):
+            if not self._news.is_set() and (
+                due < self._sleeps_until or self._queues or not self._gathers(now)
+            ):
                 self._news.set()
 
     async def _wait(self, until_idle: bool) -> None:
@@ -963,6 +974,8 @@ class Manager:
 
 EXCHANGES_MAX = 3
 """Exchanges under way at once: while the database works on one, this process prepares another."""
+ASSIGN_STEP = 50
+"""So many attempts are begun before the loop looks whether the database has answered."""
 GATHER_SHARE = 1 / 8
 """What ended waits for its neighbours at most this share of the time that its attempt took."""
 GATHER_SECONDS_MAX = 0.02
@@ -1002,19 +1015,19 @@ def _plans(pipeline: Pipeline, cores: int) -> Iterable[Plan]:
     """The stages of a pipeline in the order of their priority, each with a pool of its own. A
     `cpu=True` stage has as many processors as there are processes for it: an attempt that waited
     for one would use up its deadline."""
+    changed = _log_processor if log.isEnabledFor(logging.DEBUG) else None
     before = {following.name: stage.name for stage in pipeline.stages
               if (following := pipeline.after(stage.name)) is not None}  # fmt: skip
     for stage in pipeline.every_stage:
         count = min(stage.processors, cores) if stage.cpu else stage.processors
-        pool = Pool(stage.name, count, _log_processor)
+        pool = Pool(stage.name, count, changed)
         key = (pipeline.name, stage.name)
         ends = not stage.bounded and pipeline.after(stage.name) is None
         yield Plan(pipeline, stage, before.get(stage.name, ""), pool, key, way_of(stage), ends)
 
 
 def _log_processor(processor: Processor) -> None:
-    if log.isEnabledFor(logging.DEBUG):
-        log.debug("%s is %s", processor.name, processor.state.value)
+    log.debug("%s is %s", processor.name, processor.state.value)
 
 
 def _working(scheduler: Scheduler) -> list[tuple[Plan, Processor]]:

@@ -18,7 +18,7 @@ from asyncpg.exceptions import UniqueViolationError
 from onceflow.core.errors import StoreError
 from onceflow.core.item import Added, Kind, Lease, Phase, Seed
 from onceflow.core.pipeline import GATE_KEY, Pipeline
-from onceflow.core.transition import Part, deeper, encode
+from onceflow.core.transition import NULL, Part, deeper, encode
 from onceflow.store.base import (
     APART_MS,
     LANES_WALKED_MAX,
@@ -62,6 +62,8 @@ LOCK_CLASS = 0x4F4E4345  # "ONCE": our advisory locks; number 0 of them is the s
 STATEMENT_ROWS_MAX = 5000
 STATEMENT_BYTES_MAX = 64 * 1024 * 1024
 """How much one statement carries; the server takes a gigabyte at the most."""
+OPEN_MAX = 1000
+"""So many open items are asked which runs they keep shut; if there are more, the runs are asked."""
 PASSES_MAX = 10
 """How often a claim goes round the runs to use up its room."""
 
@@ -244,8 +246,10 @@ async def finish(
     for places in _in_bites(order, [len(one.change.result or b"") for one in finishes]):
         row = await db.row("finish", worker=worker, **_columns(places, finishes))
         assert row is not None
-        kept.update(row["kept"] or ())
-        continued += [next_lease(finishes[at], row["now"]) for at in row["continued"] or ()]
+        kept.update(places[at - 1] for at in row["kept"] or ())
+        continued += [
+            next_lease(finishes[places[at - 1]], row["now"]) for at in row["continued"] or ()
+        ]
     talkative = [finishes[at] for at in kept if len(finishes[at].change.events) > 1]
     if talkative:
         await db.rows("finish_more", worker=worker, **_more_columns(talkative))
@@ -299,9 +303,10 @@ async def _rename(db: Transaction, kept: Sequence[Finish]) -> None:
             raise Restart
 
 
-def _columns(places: Sequence[int], finishes: Sequence[Finish]) -> dict[str, list[Any]]:
+def _columns(places: Sequence[int], finishes: Sequence[Finish]) -> dict[str, Any]:
     """The parameters of `finish`. Most transitions of a batch are alike, so what they have in
-    common is sent once, as a shape, and each item only says which is its own."""
+    common is sent once, as a shape, and each item only says which is its own; not even that where
+    there is only one. Numbers go as text: the driver looks at each element of a list."""
     shapes: dict[tuple[Any, ...], int] = {}
     items: list[int] = []
     fences: list[int] = []
@@ -311,28 +316,36 @@ def _columns(places: Sequence[int], finishes: Sequence[Finish]) -> dict[str, lis
         lease, change, claim_next = finishes[at]
         claim_next = claim_next and change.goes_on
         first = change.events[0] if change.events else None
+        is_nothing = change.result == NULL
         shape = (
             lease.stage, lease.attempt, lease.claimed_at, change.stage, change.phase,
             change.attempt, change.lane, change.delay_ms, change.error, change.error_code,
             len(change.events), None if first is None else first.kind,
             None if first is None else _json(first.data),
             lease.pipeline if claim_next else None, lease.run if claim_next else None,
+            NULL if is_nothing else None,
         )  # fmt: skip
         items.append(lease.item)
         fences.append(lease.fence)
-        bodies.append(change.result)
+        bodies.append(None if is_nothing else change.result)
         which.append(shapes.setdefault(shape, len(shapes) + 1))
     common = [list(column) for column in zip(*shapes, strict=True)]
     return {
-        "places": list(places), "items": items, "fences": fences, "bodies": bodies,
-        "shapes": which, **dict(zip(SHAPE, common, strict=True)),
+        "items": _array(items), "fences": _array(fences), "bodies": bodies if any(bodies) else [],
+        "shapes": _array(which if len(shapes) > 1 else ()),
+        **dict(zip(SHAPE, common, strict=True)),
     }  # fmt: skip
 
 
 SHAPE = (
     "stages", "used", "claimed", "next_stages", "phases", "attempts", "lanes", "delays", "errors",
-    "codes", "events", "kinds", "datas", "pipelines", "runs",
+    "codes", "events", "kinds", "datas", "pipelines", "runs", "nothings",
 )  # fmt: skip
+
+
+def _array(numbers: Iterable[int]) -> str:
+    """An array as the server reads it."""
+    return f"{{{','.join(map(str, numbers))}}}"
 
 
 def _more_columns(finishes: Sequence[Finish]) -> dict[str, list[Any]]:
@@ -702,17 +715,21 @@ async def _settle_runs(
     over; where to go on next time."""
     page = await db.rows("unfinished_runs", ids=list(runs), after=after, most=SWEEP_MAX)
     over = [row["id"] for row in page if row["settled_at"] is not None]
-    looked_at = [row for row in page if row["sealed"] and row["settled_at"] is None]
+    looked_at = [
+        row for row in page if row["sealed"] and row["settled_at"] is None and not row["shuts"]
+    ]
     due = [row["id"] for row in looked_at if row["shut_by"] is None]
     seen = [
         (row["id"], row["shut_by"] - 1)
         for row in looked_at
         if row["shut_by"] is not None and row["shut_by"] - 1 != row["witness"]
     ]
-    opened = await db.rows("run_settle", runs=due, gate_key=GATE_KEY) if due else []
-    # Still shut: one that was seen settled is open again, or somebody has the run locked. The next
-    # look begins at the start.
-    seen += [(run, 0) for run in set(due).difference(row["id"] for row in opened)]
+    asked = {"runs": due, "gate_key": GATE_KEY, "few": OPEN_MAX}
+    opened = await db.rows("run_settle", **asked) if due else []
+    shut = set(due).difference(row["id"] for row in opened)
+    if shut:  # one that was seen settled is open again, or somebody has the run locked
+        found = await db.rows("run_look", runs=sorted(shut))
+        seen += [(row["id"], (row["shut_by"] or 1) - 1) for row in found]
     if seen:
         await db.rows(
             "run_witness", runs=[run for run, _ in seen], witnesses=[item for _, item in seen]

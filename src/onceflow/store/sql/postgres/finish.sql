@@ -9,7 +9,7 @@ WITH shape AS MATERIALIZED (  -- who goes on at once: for how long its next leas
     FROM unnest(CAST(:pipelines AS text[]), CAST(:next_stages AS text[]), CAST(:runs AS text[]))
          WITH ORDINALITY AS g (pipeline, stage, run, number)),
 wish AS MATERIALIZED (  -- what many have in common comes once, as a shape; each says which is its own
-  SELECT w.place, w.item, w.fence, w.body,
+  SELECT w.place, w.item, w.fence, coalesce(w.body, (CAST(:nothings AS bytea[]))[w.shape]) AS body,
          (CAST(:stages AS text[]))[w.shape] AS stage, (CAST(:next_stages AS text[]))[w.shape] AS next_stage,
          (CAST(:phases AS text[]))[w.shape] AS phase, (CAST(:attempts AS bigint[]))[w.shape] AS attempt,
          (CAST(:used AS bigint[]))[w.shape] AS used, (CAST(:lanes AS text[]))[w.shape] AS lane,
@@ -18,8 +18,11 @@ wish AS MATERIALIZED (  -- what many have in common comes once, as a shape; each
          (CAST(:events AS bigint[]))[w.shape] AS events, (CAST(:kinds AS text[]))[w.shape] AS kind,
          (CAST(:datas AS text[]))[w.shape] AS data, shape.lease_ms[w.shape] AS lease_ms,
          CASE WHEN shape.lease_ms[w.shape] IS NULL THEN 0 ELSE 1 END AS again
-    FROM shape CROSS JOIN unnest(CAST(:places AS bigint[]), CAST(:items AS bigint[]), CAST(:fences AS bigint[]),
-                CAST(:bodies AS bytea[]), CAST(:shapes AS integer[])) AS w (place, item, fence, body, shape)),
+    FROM shape CROSS JOIN (
+           SELECT item, fence, body, coalesce(shape, 1) AS shape, place
+             FROM unnest(CAST(CAST(:items AS text) AS bigint[]), CAST(CAST(:fences AS text) AS bigint[]),
+                         CAST(:bodies AS bytea[]), CAST(CAST(:shapes AS text) AS integer[]))
+                  WITH ORDINALITY AS u (item, fence, body, shape, place) OFFSET 0) AS w),
 clock AS MATERIALIZED (SELECT clock_ms(:now) AS now),
 moved AS (
   UPDATE item

@@ -738,7 +738,7 @@ class Commits:
 
 
 def gathered(
-    monkeypatch: pytest.MonkeyPatch, takes: list[float], **rules: Any
+    monkeypatch: pytest.MonkeyPatch, takes: list[float], *, watched: bool = False, **rules: Any
 ) -> list[tuple[float, int]]:
     """The commits of items whose attempts take so many seconds each."""
 
@@ -750,6 +750,8 @@ def gathered(
         pipeline = solo(handler, **rules)
         async with virtual_flow(":memory:", pipeline) as flow:
             commits = Commits(flow, monkeypatch)
+            if watched:
+                flow.bus.subscribe()
             await flow.add(pipeline, [str(at) for at in range(len(takes))])
             await flow.drain()
             await audited(flow)
@@ -769,9 +771,17 @@ def test_it_waits_an_eighth_of_its_attempt_at_the_most(monkeypatch: pytest.Monke
 
 
 def test_what_nobody_waits_for_waits_longer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its stage is the last one and has no limit: at most as long as its attempt took."""
-    takes = [0.02, 0.035, 1.0, 1.04, 9]
-    assert gathered(monkeypatch, takes) == [(0.04, 2), (1.05, 2), (9.0, 1)]
+    """Its stage is the last one and has no limit."""
+    takes = [0.02, 0.06, 1.0, 1.04, 9]
+    assert gathered(monkeypatch, takes) == [(0.07, 2), (1.05, 2), (9.0, 1)]
+
+
+def test_while_somebody_watches_nothing_waits_longer_than_it_took(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    takes = [0.02, 0.035, 0.06, 1.0, 1.04, 9]
+    gaps = [(0.04, 2), (0.11, 1), (1.05, 2), (9.0, 1)]
+    assert gathered(monkeypatch, takes, watched=True) == gaps
 
 
 def test_the_last_one_waits_for_nobody(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -74,6 +74,10 @@ class Bus:
     def unsubscribe(self, subscription: Subscription) -> None:
         self._subscriptions.pop(subscription, None)
 
+    @property
+    def watched(self) -> bool:
+        return bool(self._subscriptions)
+
     def poke(self) -> None:
         """Something was committed."""
         for subscription in self._subscriptions:

@@ -573,8 +573,7 @@ class Manager:
         if processor.lease is lease:
             now = self._loop.time()
             seconds = now - processor.since
-            most = END_GATHER_SECONDS_MAX if plan.ends else GATHER_SECONDS_MAX
-            due = now + min(most, seconds if plan.ends else seconds * GATHER_SHARE)
+            due = now + self._patience(plan, seconds)
             plan.pool.release(processor)
             self._streams.ended(lease)
             if isinstance(outcome, Released) and outcome.pause:
@@ -587,6 +586,14 @@ class Manager:
                 due < self._sleeps_until or self._queues or not self._gathers(now)
             ):
                 self._news.set()
+
+    def _patience(self, plan: Plan, seconds: float) -> float:
+        """How long what an attempt of so many seconds gave may wait for its neighbours."""
+        if not plan.ends:
+            return min(GATHER_SECONDS_MAX, seconds * GATHER_SHARE)
+        if self._bus.watched:
+            return min(END_GATHER_SECONDS_MAX, seconds)
+        return END_GATHER_SECONDS_MAX
 
     async def _wait(self, until_idle: bool) -> None:
         """Until something happens, or it is time for what the timers are for."""
@@ -980,7 +987,8 @@ GATHER_SHARE = 1 / 8
 """What ended waits for its neighbours at most this share of the time that its attempt took."""
 GATHER_SECONDS_MAX = 0.02
 END_GATHER_SECONDS_MAX = 0.05
-"""The same where nobody waits for it: nothing follows, and no place under a limit is freed."""
+"""The same where nothing follows and no place under a limit is freed; while somebody watches, not
+longer than its attempt took."""
 GATHER_MAX = 32
 """So many are committed at once: more together would hardly cost less."""
 SETTLE_SECONDS = 0.05

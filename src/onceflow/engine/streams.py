@@ -49,7 +49,8 @@ class Streams:
         if isinstance(text, str):
             fields = {**fields, "text": clean(text)}
             stream.text += fields["text"]
-        self._bus.push(_live(lease, kind, offset, fields))
+        if self._bus.watched:
+            self._bus.push(_live(lease, kind, offset, fields))
         if was_unsaved or not stream.unsaved:
             return None
         stream.due = stream.due or now + self._partial_seconds

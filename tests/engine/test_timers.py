@@ -11,6 +11,7 @@ import pytest
 
 from onceflow import Lane, Pipeline, Settings, Stage, StoreUnavailable, Transient, Work
 from onceflow.engine.flow import Flow
+from onceflow.engine.heart import LoopHeart
 from onceflow.store.base import APART_MS
 from tests.engine.kit import (
     DEAD,
@@ -782,6 +783,14 @@ def test_while_somebody_watches_nothing_waits_longer_than_it_took(
     takes = [0.02, 0.035, 0.06, 1.0, 1.04, 9]
     gaps = [(0.04, 2), (0.11, 1), (1.05, 2), (9.0, 1)]
     assert gathered(monkeypatch, takes, watched=True) == gaps
+
+
+def test_where_everybody_waits_for_a_core_it_waits_half_of_its_attempt(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(LoopHeart, "pressed", lambda self: True)
+    takes = [0.06, 0.08, 1.0, 1.04, 1.06, 9]
+    assert gathered(monkeypatch, takes, limit=50) == [(0.09, 2), (1.05, 2), (1.11, 1), (9.0, 1)]
 
 
 def test_the_last_one_waits_for_nobody(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from onceflow.core.errors import OnceflowError
+from onceflow.engine.pressure import Pressure
 from onceflow.store.base import Store, Worker
 
 log = logging.getLogger("onceflow")
@@ -29,6 +30,9 @@ class Heart(Protocol):
     def silent_seconds(self) -> float:
         """How long no beat has been written."""
 
+    def pressed(self) -> bool:
+        """Whether the machine is short of processor time."""
+
 
 class ThreadHeart:
     """Beats from a thread with an event loop and a connection of its own."""
@@ -41,6 +45,7 @@ class ThreadHeart:
         self._seconds = seconds
         self._report = report
         self._beat_at = time.monotonic()
+        self._pressure = Pressure()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="onceflow-heart", daemon=True)
 
@@ -57,6 +62,9 @@ class ThreadHeart:
 
     def silent_seconds(self) -> float:
         return time.monotonic() - self._beat_at
+
+    def pressed(self) -> bool:
+        return self._pressure.is_high()
 
     def _run(self) -> None:
         asyncio.run(self._beat())
@@ -105,6 +113,9 @@ class LoopHeart:
 
     def silent_seconds(self) -> float:
         return self._loop.time() - self._beat_at
+
+    def pressed(self) -> bool:
+        return False
 
     async def _beat(self) -> None:
         while True:

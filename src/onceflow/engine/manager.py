@@ -130,6 +130,7 @@ class Manager:
         """When to ask for the gates of the runs that had items settled here."""
         self._sleeps_until = float("-inf")
         """Until when the loop waits, if nothing happens; in the past while it works."""
+        self._alarm: asyncio.Handle = self._loop.call_soon(self._news.set)
         self._health_at = self._loop.time() + settings.health_seconds
         self._settle_seconds = SETTLE_SECONDS
         self._in_doubt = False
@@ -582,18 +583,18 @@ class Manager:
             self._finished.append(
                 Finished(plan, lease, outcome, processed=True, seconds=seconds, due=due)
             )
-            if not self._news.is_set() and (
-                due < self._sleeps_until or self._queues or not self._gathers(now)
-            ):
+            if self._queues or not self._gathers(now):
                 self._news.set()
+            else:
+                self._wake_by(due)
 
     def _patience(self, plan: Plan, seconds: float) -> float:
         """How long what an attempt of so many seconds gave may wait for its neighbours."""
-        if not plan.ends:
-            return min(GATHER_SECONDS_MAX, seconds * GATHER_SHARE)
-        if self._bus.watched:
-            return min(END_GATHER_SECONDS_MAX, seconds)
-        return END_GATHER_SECONDS_MAX
+        if plan.ends:
+            return min(LONG_GATHER_SECONDS_MAX, seconds if self._bus.watched else 1.0)
+        if self._heart.pressed():
+            return min(LONG_GATHER_SECONDS_MAX, seconds * PRESSED_GATHER_SHARE)
+        return min(GATHER_SECONDS_MAX, seconds * GATHER_SHARE)
 
     async def _wait(self, until_idle: bool) -> None:
         """Until something happens, or it is time for what the timers are for."""
@@ -624,14 +625,21 @@ class Manager:
             times.append(now + self._silence_left())
         elif self._queues:
             times.append(now + self._settings.assign_seconds)
-        self._sleeps_until = min(times)
-        alarm = self._loop.call_at(self._sleeps_until, self._news.set)
+        self._sleeps_until = float("inf")
+        self._wake_by(min(times))
         try:
             await self._news.wait()
         finally:
-            alarm.cancel()
-        self._sleeps_until = float("-inf")
+            self._alarm.cancel()
+            self._sleeps_until = float("-inf")
         self._news.clear()
+
+    def _wake_by(self, time: float) -> None:
+        """If the loop sleeps, then not longer than that."""
+        if time < self._sleeps_until:
+            self._alarm.cancel()
+            self._sleeps_until = time
+            self._alarm = self._loop.call_at(time, self._news.set)
 
     async def _is_idle(self) -> bool:
         """Whether nothing is left to do here or, for these pipelines, anywhere."""
@@ -931,8 +939,8 @@ class Manager:
         if not self._scheduler.plans[lease.pipeline, lease.stage].pool.works_on(lease):
             return  # left behind: its lease was lost, another attempt may be under way
         due = self._streams.add(lease, kind, fields, self._loop.time())
-        if due is not None and due < self._sleeps_until:
-            self._news.set()
+        if due is not None:
+            self._wake_by(due)
 
     def streaming(self) -> list[Live]:
         """The text in progress of every item, for who begins to watch."""
@@ -986,9 +994,12 @@ ASSIGN_STEP = 50
 GATHER_SHARE = 1 / 8
 """What ended waits for its neighbours at most this share of the time that its attempt took."""
 GATHER_SECONDS_MAX = 0.02
-END_GATHER_SECONDS_MAX = 0.05
-"""The same where nothing follows and no place under a limit is freed; while somebody watches, not
-longer than its attempt took."""
+LONG_GATHER_SECONDS_MAX = 0.05
+"""The same where nothing follows and no place under a limit is freed: but while somebody watches,
+not longer than its attempt took."""
+PRESSED_GATHER_SHARE = 1 / 2
+"""Where everybody waits for a core, a place that is free a little later costs nothing, and what a
+commit would take of that core can be used: half of the attempt's time, and also the longer one."""
 GATHER_MAX = 32
 """So many are committed at once: more together would hardly cost less."""
 SETTLE_SECONDS = 0.05

@@ -368,15 +368,17 @@ def _finish_alike(
     asking, stage, generation, to_stage, phase, attempt, lane, delay_ms, error, code, events = shape
     held = {one.lease.item: one.lease.fence for one in alike}
     where = {"held": json.dumps(held), "from_stage": stage}
-    ids = set(_list(db, "finish_kept", **where))
-    if not ids:
-        return set()
     following = to_stage if to_stage != stage else None
     for at, (kind, data) in enumerate(events, start=1):
         run(
             db, "finish_events", **where, now=now, kind=kind, at=at, next_stage=following,
             phase=phase, worker=worker, data=data,
         )  # fmt: skip
+    ids = set(held)
+    if not events or db.changes() < len(held):  # as many events as leases: all of them hold
+        ids = set(_list(db, "finish_kept", **where))
+    if not ids:
+        return set()
     due_at = None if delay_ms is None else now + delay_ms
     lease_ms = None if asking is None else _open_for(db, to_stage, *asking)
     again = lease_ms is not None

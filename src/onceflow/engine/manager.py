@@ -131,6 +131,7 @@ class Manager:
         self._sleeps_until = float("-inf")
         """Until when the loop waits, if nothing happens; in the past while it works."""
         self._alarm: asyncio.Handle = self._loop.call_soon(self._news.set)
+        """What wakes it then."""
         self._health_at = self._loop.time() + settings.health_seconds
         self._settle_seconds = SETTLE_SECONDS
         self._in_doubt = False
@@ -590,8 +591,10 @@ class Manager:
 
     def _patience(self, plan: Plan, seconds: float) -> float:
         """How long what an attempt of so many seconds gave may wait for its neighbours."""
+        if plan.ends and not self._bus.watched:
+            return LONG_GATHER_SECONDS_MAX
         if plan.ends:
-            return min(LONG_GATHER_SECONDS_MAX, seconds if self._bus.watched else 1.0)
+            return min(LONG_GATHER_SECONDS_MAX, seconds)
         if self._heart.pressed():
             return min(LONG_GATHER_SECONDS_MAX, seconds * PRESSED_GATHER_SHARE)
         return min(GATHER_SECONDS_MAX, seconds * GATHER_SHARE)

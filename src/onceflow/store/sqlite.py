@@ -48,10 +48,10 @@ APPLICATION_ID = 0x4F4E4345  # "ONCE": how a file is known to be ours
 MAGIC = b"SQLite format 3\x00"
 LOCK_WAIT_SECONDS = 60.0
 READERS_MAX = 2
+"""Reads at once. A count of a million items shall not hold up those that look at one."""
 CACHE_KIB = 16_384
 """What a connection keeps of the file at most: SQLite's own 2 MiB do not hold the indexes of a few
 thousand items beside their results."""
-"""Reads at once. A count of a million items shall not hold up those that look at one."""
 
 
 class SqliteStore:

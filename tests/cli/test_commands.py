@@ -77,6 +77,14 @@ def test_a_new_run_of_known_keys_opens_a_gate_of_its_own(filled: Call, program: 
     assert len(filled("runs", "--json").lines) == 2
 
 
+def test_the_newest_run_of_the_same_keys_is_gone_on_with(filled: Call, program: Path) -> None:
+    newer = filled("run", program, "a", "b", "--new-run", "--json").object["run"]
+    newest = filled("run", program, "a", "b", "--refresh", "--json").object["run"]
+
+    assert newer != newest
+    assert filled("run", program, "a", "b", "--json").object["run"] == newest
+
+
 def test_refresh_does_known_items_again(filled: Call, program: Path) -> None:
     assert filled("run", program, "a", "--refresh", "--json").object["done"] == 1
     assert filled("show", "a", "--json").object["generation"] == 2

@@ -63,7 +63,7 @@ def test_what_came_out_before_a_retry_is_said_to_be_from_before(on: Call, progra
 
     again = on("run", program, "a", "down")
 
-    assert "that is from before 1 item changed (a retry)" in again.out
+    assert "that is from before 1 item changed: this command" in again.out
     assert "--new-run writes a new one" in again.out
     assert "from before" not in on("run", program, "a", "down", "--new-run").out
 

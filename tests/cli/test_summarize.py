@@ -276,6 +276,10 @@ def test_a_ceiling_stops_new_calls_and_says_so(on: Call, web: Loopback) -> None:
 
     assert answer.code == 1
     assert "the run is halted" in answer.out
+    status = on("status").err
+    assert "is halted: its token ceiling is reached" in status
+    assert "larger --max-tokens" in status
+    assert "onceflow worker" not in status
     assert sum(web.summarized.values()) < 4
 
     again = on("summarize", *urls, *ALLOW, *web.model, "--max-tokens", 100_000)

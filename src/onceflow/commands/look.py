@@ -81,7 +81,15 @@ def _status_next(found: Mapping[str, Any], at: str) -> Iterator[str]:
         for stage, row in one["stages"].items():
             if row.get("paused"):
                 yield f"next: onceflow resume {stage} --pipeline {name}{at}"
-        if not alive and any(row["phases"].get("ready") for row in one["stages"].values()):
+        for row in found["halted"]:
+            if row["pipeline"] == name:
+                yield f"run {row['id']} is halted: {row['halted']}"
+                yield "next: the command that added it, with a larger --max-tokens or --max-cost"
+        to_do = (
+            row["claimable"] or (row.get("paused") and row["phases"].get("ready"))
+            for row in one["stages"].values()
+        )  # fmt: skip
+        if not alive and any(to_do):
             yield f"next: {worker_command(name)}{at}"
         if any(row["pipeline"] == name for row in found["failures"]):
             yield f"next: onceflow items --phase failed --pipeline {name}{at}"
@@ -117,12 +125,17 @@ async def _overview(flow: Flow, pipeline: str | None) -> dict[str, Any]:
     found = await workers(flow)
     total = totals(found)
     figures = await stage_figures(flow.store)
+    halted = [dict(row) for row in await read("halted") if row["pipeline"] in pipelines]
+    claimable = {
+        f"{row['pipeline']}/{row['stage']}" for row in await read("activity") if row["ready"]
+    }
     for name, one in pipelines.items():
         for stage, row in one["stages"].items():
             place = f"{name}/{stage}"
             row["recent"] = figures.get(place)
             row["queued"] = total["queues"].get(place)
             row["processors"] = total["processors"].get(place)
+            row["claimable"] = place in claimable
     return {
         "database": flow.store.url,
         "now": now,
@@ -131,6 +144,7 @@ async def _overview(flow: Flow, pipeline: str | None) -> dict[str, Any]:
         "refused": total["refused"],
         "tally": total["tally"],
         "failures": failures,
+        "halted": halted,
     }
 
 

@@ -534,8 +534,7 @@ async def _raise_ceilings(flow: Flow, job: _Job, run: Run) -> None:
 
 
 def _new_id(job: _Job) -> str:
-    fresh = new_run_id()
-    return fresh if job.wishes.new_run or job.wishes.refresh else fresh[:11] + _mark(job)
+    return new_run_id()[:11] + _mark(job)  # the newest run of these keys is known again
 
 
 def _mark(job: _Job) -> str:
@@ -695,7 +694,7 @@ def _summary(report: Report, pipeline: Pipeline, where: str, wishes: Wishes) -> 
     if report.changed_since_gate:
         what = "the digest" if report.out is not None else "that"
         yield (
-            f"  {what} is from before {many(report.changed_since_gate, 'item')} changed (a retry): "
+            f"  {what} is from before {many(report.changed_since_gate, 'item')} changed: "
             "this command with --new-run writes a new one"
         )
     for note in report.notes:

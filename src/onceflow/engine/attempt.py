@@ -83,7 +83,7 @@ async def attempt(
     stage: Stage, way: Way, lease: Lease, desk: Desk, processes: Processes
 ) -> Outcome:
     """Run the stage's handler once and say how it ended. Nothing that a handler raises gets out,
-    but a cancellation: whoever cancels has decided about the item already."""
+    but a cancellation (whoever cancels has decided about the item already) and an interrupt."""
     here = os.getpid()
     try:
         if way is Way.LOOP:
@@ -95,7 +95,9 @@ async def attempt(
             if inspect.isawaitable(value):  # a plain def that gave a coroutine back
                 value = await value
         return outcome_of(value)
-    except (Exception, SystemExit) as error:
+    except (asyncio.CancelledError, KeyboardInterrupt, GeneratorExit):
+        raise
+    except BaseException as error:  # some raise their panics past Exception
         failed = failure(error)
         if isinstance(error, Halt) and not await _is_halted(lease, desk):
             # Given back as it is, it would be claimed again at once, for ever.

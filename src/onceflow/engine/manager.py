@@ -143,8 +143,11 @@ class Manager:
     # --- from outside ---
 
     def wake(self) -> None:
-        """Something may have become claimable: look at once."""
+        """Something may have become claimable, due or settled: look at once, and sweep; but a busy
+        neighbour is not swept after all the time."""
         self._scheduler.wake()
+        apart = max(HEARD_SECONDS, self._settle_seconds)
+        self._sweep_at = min(self._sweep_at, max(self._loop.time(), self._swept_at + apart))
         self._news.set()
 
     def stop(self, grace_seconds: float | None = None) -> None:
@@ -298,8 +301,11 @@ class Manager:
         if isinstance(request, Add) and value.new > sum(len(one.leases) for one in claimed):
             # There was no room, or a claim under way reserved it and looked before this commit.
             self._scheduler.wake((request.pipeline.name, request.pipeline.first.name))
-        if isinstance(request, Add) and request.has_ceiling:
-            self._scheduler.wake()  # a run that was halted may go on, in any stage
+        if isinstance(request, Add) and (request.has_ceiling or value.known):
+            # A run that was halted may go on, and what is known may be done again: in any stage.
+            self._scheduler.wake()
+        if isinstance(request, Add) and not value.new:
+            self._ask_for_gate(request.run)  # it may be settled as it is
         await self._assign()
         self._bus.poke()
         _tell(answer, value)
@@ -478,12 +484,15 @@ class Manager:
             return
         self._count(one.outcome, change)
         if change.phase in SETTLED:
-            self._settled_runs.add(lease.run)
-            self._gates_at = min(self._gates_at, self._loop.time() + self._settle_seconds)
+            self._ask_for_gate(lease.run)
         if change.delay_ms is not None:
             self._sweep_at = min(self._sweep_at, self._loop.time() + change.delay_ms / 1000)
         if log.isEnabledFor(logging.INFO):
             _log_transition(one, change)
+
+    def _ask_for_gate(self, run: str) -> None:
+        self._settled_runs.add(run)
+        self._gates_at = min(self._gates_at, self._loop.time() + self._settle_seconds)
 
     def _count(self, outcome: Outcome, change: Transition) -> None:
         if isinstance(outcome, Released):
@@ -1009,6 +1018,8 @@ SETTLE_SECONDS = 0.05
 """After an item is settled, how soon its run's gate is asked for, unless the work ends earlier."""
 BUSY_SETTLE_SECONDS = 0.5
 """The same while work of the run is under way here."""
+HEARD_SECONDS = 1.0
+"""How far sweeps are apart that others' commits give reason to."""
 SWEEP_SHARE = 20
 """Sweeps for gates take at most one part in so many of the time, however long one takes."""
 STAGE_PAUSED = "its stage was paused"

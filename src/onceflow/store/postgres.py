@@ -45,7 +45,7 @@ from onceflow.store.postgres_connect import (
     Transaction,
 )
 from onceflow.store.queries import migrations, numbered
-from onceflow.store.rules import holds, others_may_act
+from onceflow.store.rules import holds, others_may_act, others_may_claim
 
 T = TypeVar("T")
 CONNECTIONS_MAX = 6
@@ -176,7 +176,7 @@ class PostgresStore:
         async def work(db: Transaction) -> tuple[Added, list[Claimed]]:
             added = await write.add(db, add, first)
             claimed = await write.claim_all(db, claims, worker, self._bounded)
-            db.tell = add.has_ceiling or added.new > sum(len(one.leases) for one in claimed)
+            db.tell = others_may_claim(add, added, claimed)
             return added, claimed
 
         added, claimed = await self._write(

@@ -465,7 +465,7 @@ def is_plain(request: Add, claims: Sequence[Claim]) -> bool:
         len(claims) > 1 or claims[0].count < len(seeds) or request.pipeline.first.bounded
     ):
         return False
-    few = len(seeds) <= STATEMENT_ROWS_MAX
+    few = 0 < len(seeds) <= STATEMENT_ROWS_MAX
     return few and request.max_items is None and sum(map(_size, seeds)) <= STATEMENT_BYTES_MAX
 
 

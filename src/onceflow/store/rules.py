@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from onceflow.core.item import Kind, Lease, Phase, Seed
+from onceflow.core.item import Added, Kind, Lease, Phase, Seed
 from onceflow.core.pipeline import Pipeline
-from onceflow.store.base import Claim, Claimed, Command, Finish
+from onceflow.store.base import Add, Claim, Claimed, Command, Finish
 
 KIND_OF_COMMAND: dict[Command, Kind] = {
     "retry": Kind.REOPENED,
@@ -163,6 +163,13 @@ def at_limit(wish: Claim, room: int, given: int) -> bool:
     """Whether a claim gave less than it was asked for because the stage's limit is reached. Asking
     again gives nothing until a place is free, and that is told."""
     return given == room < wish.count
+
+
+def others_may_claim(add: Add, added: Added, claimed: Sequence[Claimed]) -> bool:
+    """Whether other workers may find something to do after an addition: what nobody claimed along
+    with it, a run that may spend more, a known item that is done again, a run settled as it is."""
+    begun = sum(len(one.leases) for one in claimed)
+    return add.has_ceiling or added.known > 0 or not added.new or added.new > begun
 
 
 def others_may_act(

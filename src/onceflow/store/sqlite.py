@@ -39,7 +39,7 @@ from onceflow.store.base import (
 )
 from onceflow.store.clock import Clock, boot_id, ticks_ms, wall_ms
 from onceflow.store.queries import migrations, sql
-from onceflow.store.rules import others_may_act
+from onceflow.store.rules import others_may_act, others_may_claim
 from onceflow.store.wake import FileWatch, touch
 from onceflow.store.writer import Writer, as_unavailable, write_group
 
@@ -143,8 +143,7 @@ class SqliteStore:
         def work(db: apsw.Connection) -> tuple[Added, list[Claimed]]:
             now = self.now()
             added, claimed = write.add(db, add, worker, claims, now)
-            self._touch |= add.has_ceiling
-            self._touch |= added.new > sum(len(one.leases) for one in claimed)
+            self._touch |= others_may_claim(add, added, claimed)
             return added, claimed
 
         return await self._write(work)

@@ -28,14 +28,15 @@ async def opened(flow: Flow, run: str) -> None:
 
 
 async def test_a_run_of_what_is_done_already_is_settled_as_it_is(database: Database) -> None:
+    """Also if somebody else adds it."""
     pipeline = with_gate()
-    async with working(database.flow(pipeline)) as flow:
-        await opened(flow, (await flow.add(pipeline, ["a"])).run)
-        await asyncio.sleep(QUIET_SECONDS)
-
-        await opened(flow, (await flow.add(pipeline, ["a"])).run)
-        await opened(flow, (await flow.add(pipeline, [])).run)
-        await audited(flow)
+    async with working(database.flow(pipeline)) as worker, database.flow(pipeline) as other:
+        await opened(worker, (await worker.add(pipeline, ["a"])).run)
+        for flow in (worker, other):
+            await asyncio.sleep(QUIET_SECONDS)
+            await opened(worker, (await flow.add(pipeline, ["a"])).run)
+            await opened(worker, (await flow.add(pipeline, [])).run)
+        await audited(worker)
 
 
 async def test_a_run_that_is_sealed_when_all_is_done_is_settled(database: Database) -> None:
@@ -49,17 +50,6 @@ async def test_a_run_that_is_sealed_when_all_is_done_is_settled(database: Databa
 
         await opened(flow, run)
         await audited(flow)
-
-
-async def test_a_worker_hears_of_runs_that_others_add(database: Database) -> None:
-    pipeline = with_gate()
-    async with working(database.flow(pipeline)) as worker, database.flow(pipeline) as other:
-        await opened(worker, (await other.add(pipeline, ["a"])).run)
-        await asyncio.sleep(QUIET_SECONDS)
-
-        await opened(worker, (await other.add(pipeline, ["a"])).run)
-        await opened(worker, (await other.add(pipeline, [])).run)
-        await audited(worker)
 
 
 async def test_what_is_done_again_for_a_new_run_is_found(database: Database) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from asyncpg.exceptions import UniqueViolationError
@@ -47,11 +48,9 @@ from onceflow.store.rules import (
     names_of,
     nearer,
     next_lease,
-    next_round,
     shallowest,
     stage_rows,
     state_table,
-    together,
     within_budget,
 )
 
@@ -183,10 +182,30 @@ async def _claim(
 async def _claim_lanes(db: Transaction, wish: Claim, worker: str) -> Claimed:
     """Leases of open lanes, one of each a round, until there is no room left."""
     claimed, spare = await _claim_round(db, wish, worker)
-    while spare and (next_wish := next_round(wish, claimed)) is not None:
+    while spare and (next_wish := _next_round(wish, claimed)) is not None:
         more, spare = await _claim_round(db, next_wish, worker)
-        claimed = together(claimed, more)
+        claimed = _together(claimed, more)
     return claimed
+
+
+def _next_round(wish: Claim, claimed: Claimed) -> Claim | None:
+    """A round through the lanes took one item of each: what to ask for in the next one, if there is
+    room left. What is claimed in one transaction need not be asked for by another."""
+    left = wish.count - len(claimed.leases)
+    if left <= 0:
+        return None
+    return replace(wish, count=left, lane=claimed.lane, turn=wish.turn + len(claimed.leases))
+
+
+def _together(claimed: Claimed, more: Claimed) -> Claimed:
+    """What two rounds gave."""
+    opens = [ms for ms in (claimed.opens_in_ms, more.opens_in_ms) if ms is not None]
+    return replace(
+        more,
+        leases=[*claimed.leases, *more.leases],
+        opens_in_ms=min(opens, default=None),
+        contested=claimed.contested + more.contested,
+    )
 
 
 async def _claim_round(db: Transaction, wish: Claim, worker: str) -> tuple[Claimed, bool]:

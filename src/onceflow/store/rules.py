@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 from onceflow.core.item import Added, Kind, Lease, Phase, Seed
@@ -137,26 +136,6 @@ def stage_rows(pipeline: Pipeline) -> list[dict[str, Any]]:
         }
         for position, stage in enumerate(pipeline.every_stage)
     ]
-
-
-def next_round(wish: Claim, claimed: Claimed) -> Claim | None:
-    """A round through the lanes took one item of each: what to ask for in the next one, if there is
-    room left. What is claimed in one transaction need not be asked for by another."""
-    left = wish.count - len(claimed.leases)
-    if left <= 0:
-        return None
-    return replace(wish, count=left, lane=claimed.lane, turn=wish.turn + len(claimed.leases))
-
-
-def together(claimed: Claimed, more: Claimed) -> Claimed:
-    """What two rounds gave."""
-    opens = [ms for ms in (claimed.opens_in_ms, more.opens_in_ms) if ms is not None]
-    return replace(
-        more,
-        leases=[*claimed.leases, *more.leases],
-        opens_in_ms=min(opens, default=None),
-        contested=claimed.contested + more.contested,
-    )
 
 
 def at_limit(wish: Claim, room: int, given: int) -> bool:

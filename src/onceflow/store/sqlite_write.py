@@ -165,7 +165,7 @@ def _pick_in_lanes(
     where = {"pipeline": wish.pipeline, "stage": wish.stage}
     ids: list[int] = []
     opens: list[int] = []
-    lanes: deque[Lane] = deque()
+    lanes: deque[OpenLane] = deque()
     at = served = wish.lane
     wrapped = at == ""
     for _ in range(LANES_WALKED_MAX):
@@ -185,7 +185,7 @@ def _pick_in_lanes(
         if not runs:
             continue
         first = wish.turn % len(runs)
-        open_lane = Lane(lane, free, deque(runs[first:] + runs[:first]))
+        open_lane = OpenLane(lane, free, deque(runs[first:] + runs[:first]))
         ids += open_lane.take(db, where)
         served = lane
         if spacing_ms:
@@ -207,8 +207,8 @@ def _pick_in_lanes(
 
 
 @dataclass(slots=True)
-class Lane:
-    """An open lane during one claim: what it can still give, and to which runs in turn."""
+class OpenLane:
+    """A lane during one claim: what it can still give, and to which runs in turn."""
 
     name: str
     free: int

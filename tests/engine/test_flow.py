@@ -10,11 +10,13 @@ import pytest
 import onceflow
 from onceflow import (
     Done,
+    Flow,
     OnceflowError,
     Permanent,
     Pipeline,
     PipelineError,
     Seed,
+    Settings,
     Stage,
     StoreUnavailable,
     Transient,
@@ -40,6 +42,13 @@ from tests.engine.kit import (
 )
 
 KEYS = [f"k{at:02}" for at in range(25)]
+
+
+def tally(flow: Flow) -> dict[str, int]:
+    """What the work of a flow has come to so far."""
+    health = flow.health()
+    assert health is not None
+    return health.tally
 
 
 def two_stages(first: Any = ok, second: Any = ok, **rules: Any) -> Pipeline:
@@ -320,20 +329,23 @@ async def test_an_add_that_waits_when_the_manager_is_ended_is_not_lost(
         assert await flow.counts() == {"completed": 1}
 
 
-async def test_an_add_is_told_when_the_work_dies_of_it(
+async def test_an_add_that_breaks_down_is_told_so_and_the_work_goes_on(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def break_down(*_: Any) -> Any:
-        raise AssertionError("a bug in the store")
+    pipeline = one_stage()
+    async with database.flow(pipeline) as flow:
+        flow.start()
+        real = flow.store.add
 
-    async with database.flow(one_stage()) as flow:
-        working = flow.start()
+        async def break_down(*_: Any) -> Any:
+            monkeypatch.setattr(flow.store, "add", real)
+            raise AssertionError("a bug in the store")
+
         monkeypatch.setattr(flow.store, "add", break_down)
         with pytest.raises(AssertionError, match="a bug in the store"):
-            await flow.add("solo", ["a"])
-        with pytest.raises(AssertionError, match="a bug in the store"):
-            await working
-        flow._working = None
+            await flow.add(pipeline, ["a"])
+        await flow.add(pipeline, ["b"])
+        await until_state(flow, pipeline, "b", "completed")
 
 
 async def test_an_add_beside_a_claim_under_way_begins_at_once(
@@ -361,6 +373,93 @@ async def test_an_add_beside_a_claim_under_way_begins_at_once(
         await flow.add(pipeline, ["a"])
         go.set()
         await until_state(flow, pipeline, "a", "completed")
+
+
+async def test_what_is_added_while_leases_are_looked_at_is_neither_lost_nor_adopted(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A health check waits for an add under way, and an add waits for a health check: between the
+    commit and its answer the database knows of a lease that the manager does not."""
+    pipeline = one_stage()
+    settings = Settings(poll_seconds=0.05, health_seconds=0.05)
+    committed, answer = asyncio.Event(), asyncio.Event()
+    order: list[str] = []
+    async with working(database.flow(pipeline, settings=settings)) as flow:
+        add, read = flow.store.add, flow.store.read
+
+        async def slow_add(*args: Any) -> Any:
+            order.append("add")
+            added = await add(*args)
+            committed.set()
+            await answer.wait()
+            order.append("answered")
+            return added
+
+        async def watched_read(query: str, **parameters: Any) -> Any:
+            order.extend(["look"] if query == "held" else [])
+            return await read(query, **parameters)
+
+        async def next_check() -> None:
+            before = tally(flow)["checks"]
+            await until(flow, lambda: checked_after(before))
+
+        async def checked_after(before: int) -> bool:
+            return tally(flow)["checks"] > before
+
+        await next_check()
+        monkeypatch.setattr(flow.store, "add", slow_add)
+        monkeypatch.setattr(flow.store, "read", watched_read)
+        first = asyncio.create_task(flow.add(pipeline, ["a"]))
+        await committed.wait()
+        await next_check()  # it has begun, and waits for the answer
+        second = asyncio.create_task(flow.add(pipeline, ["b"]))
+        await asyncio.sleep(0.05)
+        assert order[order.index("add") :] == ["add"], "a check looked, or an add did not wait"
+        answer.set()
+        await asyncio.gather(first, second)
+        for key in ("a", "b"):
+            item = await until_state(flow, pipeline, key, "completed")
+            assert await kinds(flow, item.id) == ["added", "claimed", "stage_finished"]
+        assert (tally(flow)["adopted"], tally(flow)["lost"]) == (0, 0)
+        await flow.stop()
+        await audited(flow)
+
+
+async def test_an_add_that_is_given_up_leaves_no_lease_behind(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever adds may be cancelled after the commit: what was claimed along with it is found."""
+    pipeline = one_stage()
+    async with working(database.flow(pipeline)) as flow:
+        committed = asyncio.Event()
+        real = flow.store.add
+
+        async def never_answered(*args: Any) -> Any:
+            await real(*args)
+            committed.set()
+            await asyncio.Event().wait()
+
+        monkeypatch.setattr(flow.store, "add", never_answered)
+        adding = asyncio.create_task(flow.add(pipeline, ["a"]))
+        await committed.wait()
+        adding.cancel()
+        await until_state(flow, pipeline, "a", "completed")
+        assert await kinds(flow, (await only(flow, pipeline)).id) == [
+            "added", "claimed", "stage_finished",
+        ]  # fmt: skip
+        await flow.stop()
+        await audited(flow)
+
+
+async def test_many_add_at_once_and_all_of_it_is_done(database: Database) -> None:
+    pipeline = one_stage(processors=100)
+    async with working(database.flow(pipeline)) as flow:
+        added = await asyncio.gather(*(flow.add(pipeline, [f"k{at}"]) for at in range(100)))
+        assert sum(one.new for one in added) == 100
+        for at in range(100):
+            await until_state(flow, pipeline, f"k{at}", "completed")
+        await flow.stop()
+        await audited(flow)
 
 
 async def test_a_claim_beside_a_finish_that_it_overtakes_begins_without_being_given_back(

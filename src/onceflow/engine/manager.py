@@ -11,7 +11,9 @@ import asyncio
 import logging
 import os
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence, Set
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence, Set
+from contextlib import asynccontextmanager, contextmanager
+from itertools import islice
 from typing import Any, NamedTuple
 
 from onceflow.core.errors import OnceflowError, Permanent, StoreUnavailable
@@ -40,7 +42,7 @@ from onceflow.engine.queue import Queues, Refusal, StageKey
 from onceflow.engine.scheduler import Plan, Scheduler
 from onceflow.engine.settings import Settings
 from onceflow.engine.streams import Streams
-from onceflow.store.base import Add, Claim, Claimed, Exchanged, Finish, Store, Worker
+from onceflow.store.base import Add, Claim, Claimed, Exchanged, Finish, Row, Store, Worker
 from onceflow.store.clock import boot_id
 
 log = logging.getLogger("onceflow")
@@ -62,13 +64,6 @@ class Finished(NamedTuple):
 
 class Stopped(StoreUnavailable):
     """Asked of a manager that has ended meanwhile: nothing was done, ask the store itself."""
-
-
-class Directed(NamedTuple):
-    """A wish for one item by name."""
-
-    item: int
-    stage: StageKey
 
 
 class Asked(NamedTuple):
@@ -111,7 +106,10 @@ class Manager:
         self._early: dict[int, Lease] = {}
         """New leases on items whose finish, though it must be committed, is not answered yet."""
         self._pauses: dict[StageKey, str] = {}
-        self._requests: deque[tuple[Add | Directed, asyncio.Future[Any]]] = deque()
+        self._beside: set[asyncio.Future[None]] = set()
+        """What callers have asked the database for, beside the exchanges."""
+        self._may_ask = asyncio.Event()
+        """Callers may do so: not before the first heartbeat, nor while we look what we hold."""
         self._streams = Streams(store, bus, settings.partial_seconds)
         self._have_parts: set[tuple[int, int]] = set()
         """The leases under way here that have asked for parts of earlier attempts, or kept some."""
@@ -135,7 +133,6 @@ class Manager:
         self._health_at = self._loop.time() + settings.health_seconds
         self._settle_seconds = SETTLE_SECONDS
         self._in_doubt = False
-        self._answered = False
         self._troubles = 0
         self._stop_at: float | None = None
         self._over = False
@@ -164,27 +161,83 @@ class Manager:
 
     async def add(self, add: Add) -> Added:
         """Add items; as many as there is room for begin in the same transaction."""
-        added: Added = await self._ask(add)
+        await self._turn_to_ask()
+        first = (add.pipeline.name, add.pipeline.first.name)
+        plan = self._scheduler.plans[first]
+        room = self._scheduler.room(plan) if self._may_claim() else 0
+        count = min(len(add.seeds), room)
+        wishes = [(plan, plan.wish(count))] if count > 0 else []
+        with self._asking(wishes) as claims:
+            added, claimed = await self._store.add(add, self.worker.id, claims)
+        self._begin_with(wishes, claimed)
+        if added.new > sum(len(one.leases) for one in claimed):
+            # There was no room, or a claim under way reserved it and looked before this commit.
+            self._scheduler.wake(first)
+        if add.has_ceiling or added.known:
+            # A run that was halted may go on, and what is known may be done again: in any stage.
+            self._scheduler.wake()
+        if not added.new:
+            self._ask_for_gate(add.run)  # it may be settled as it is
+        await asyncio.sleep(0)  # what began is on its way before its caller goes on
         return added
 
     async def perform(self, item: int, stage: StageKey) -> bool:
         """Claim one item by name and begin it at once; False if that cannot be."""
-        if stage not in self._scheduler.plans or self._stop_at is not None:
+        plan = self._scheduler.plans.get(stage)
+        if plan is None:
             return False
         try:
-            begun: bool = await self._ask(Directed(item, stage))
+            await self._turn_to_ask()
         except Stopped:
             return False
-        return begun
+        if not self._may_claim() or (plan.stage.bounded and self._scheduler.room(plan) <= 0):
+            return False
+        wishes = [(plan, plan.wish(1, item))]
+        with self._asking(wishes) as claims:
+            reply = await self._store.exchange(self.worker.id, [], claims)
+        self._begin_with(wishes, reply.claimed, first=True)
+        return any(one.leases for one in reply.claimed)
 
-    async def _ask(self, request: Add | Directed) -> Any:
-        """Have the loop do something between two exchanges, and wait for its answer."""
+    async def _turn_to_ask(self) -> None:
+        """Callers ask the database for themselves, beside the exchanges: the way through the loop
+        would take as long as the question."""
+        while not self._may_ask.is_set():
+            await self._may_ask.wait()
         if self._over:
             raise Stopped("the manager has stopped")
-        answer: asyncio.Future[Any] = self._loop.create_future()
-        self._requests.append((request, answer))
+
+    @contextmanager
+    def _asking(self, wishes: Sequence[tuple[Plan, Claim]]) -> Iterator[list[Claim]]:
+        """A caller's question is under way. The room that its claims may fill is reserved; without
+        an answer they are in doubt."""
+        for plan, wish in wishes:
+            plan.reserved += wish.count
+        answered = self._loop.create_future()
+        self._beside.add(answered)
+        try:
+            yield [wish for _, wish in wishes]
+        except BaseException:
+            self._give_up(wishes)
+            self._news.set()
+            raise
+        finally:
+            self._beside.discard(answered)
+            answered.set_result(None)
+
+    def _begin_with(
+        self,
+        wishes: Sequence[tuple[Plan, Claim]],
+        claimed: Sequence[Claimed],
+        *,
+        first: bool = False,
+    ) -> None:
+        """A caller's claims were answered: begin at once. If the manager was ended meanwhile, what
+        it was given is reclaimed, since its worker has left."""
+        if not self._over:
+            self._take_in(wishes, claimed, first=first)
+            self._begin_attempts()
+        self._bus.poke()
         self._news.set()
-        return await answer
 
     # --- the loop ---
 
@@ -193,6 +246,7 @@ class Manager:
         fence: asyncio.Task[None] | None = None
         try:
             await self._first_beat()
+            self._may_ask.set()
             await self._bury_neighbours()
             fence = asyncio.create_task(self._watch_heart())
             while True:
@@ -242,15 +296,6 @@ class Manager:
             self._wind_down(now)
         if self._in_doubt:
             await self._adopt()
-        if self._requests:
-            while self._requests:
-                await self._answer(*self._requests.popleft(), now)
-            self._answered = not self._answered
-            if self._answered:  # every second time: who keeps asking must not hold up the rest
-                self._news.set()
-                await asyncio.sleep(0)  # what was claimed begins before anything else is asked
-                return
-        self._answered = False
         await self._exchange(now)
         await self._assign()
         await self._save_streams(now)
@@ -261,54 +306,6 @@ class Manager:
             self._scan_at = now + self._settings.scan_seconds
             self._scheduler.wake()
             self._news.set()
-
-    async def _answer(
-        self, request: Add | Directed, answer: asyncio.Future[Any], now: float
-    ) -> None:
-        """Do what somebody asked for, and claim in the same transaction."""
-        wishes: list[tuple[Plan, Claim]] = []
-        if isinstance(request, Directed):
-            plan = self._scheduler.plans[request.stage]
-            if not self._may_claim() or (plan.stage.bounded and self._scheduler.room(plan) <= 0):
-                _tell(answer, False)
-                return
-            wishes = [(plan, plan.wish(1, request.item))]
-        elif self._may_claim():
-            first = (request.pipeline.name, request.pipeline.first.name)
-            plan = self._scheduler.plans[first]
-            count = min(len(request.seeds), self._scheduler.room(plan))
-            wishes = [(plan, plan.wish(count))] if count > 0 else []
-        for plan, wish in wishes:
-            plan.reserved += wish.count
-        claims = [wish for _, wish in wishes]
-        value: Any
-        claimed: Sequence[Claimed]
-        try:
-            if isinstance(request, Directed):
-                reply = await self._store.exchange(self.worker.id, [], claims)
-                claimed = reply.claimed
-                value = any(one.leases for one in claimed)
-            else:
-                value, claimed = await self._store.add(request, self.worker.id, claims)
-        except BaseException as error:
-            self._give_up(wishes)
-            stopped = Stopped("the manager was ended")
-            _tell(answer, error=error if isinstance(error, Exception) else stopped)
-            if isinstance(error, OnceflowError):
-                return
-            raise
-        self._take_in(wishes, claimed, first=isinstance(request, Directed))
-        if isinstance(request, Add) and value.new > sum(len(one.leases) for one in claimed):
-            # There was no room, or a claim under way reserved it and looked before this commit.
-            self._scheduler.wake((request.pipeline.name, request.pipeline.first.name))
-        if isinstance(request, Add) and (request.has_ceiling or value.known):
-            # A run that was halted may go on, and what is known may be done again: in any stage.
-            self._scheduler.wake()
-        if isinstance(request, Add) and not value.new:
-            self._ask_for_gate(request.run)  # it may be settled as it is
-        await self._assign()
-        self._bus.poke()
-        _tell(answer, value)
 
     async def _exchange(self, now: float) -> None:
         """Commit what ended and claim what there is room for, in one transaction. A second
@@ -348,16 +345,12 @@ class Manager:
 
     def _going_on(self, ended: Iterable[Finished], changes: Sequence[Transition]) -> set[int]:
         """Whose next stages are claimed along with these finishes: there is room here for them, and
-        nobody waits for that stage, as far as its last claim said. Their room is reserved. A run
-        that spends in this exchange may reach its ceiling by it: nothing of it goes on unasked."""
-        spending = {
-            one.lease.run for one, change in zip(ended, changes, strict=True) if any(change.usage)
-        }
+        nobody waits for that stage, as far as its last claim said. Their room is reserved."""
         room: dict[StageKey, int] = {}
         going_on: set[int] = set()
         for at, (one, change) in enumerate(zip(ended, changes, strict=True)):
             lease = one.lease
-            if change.stage == lease.stage or not change.goes_on or lease.run in spending:
+            if change.stage == lease.stage or not change.goes_on:
                 continue
             key = (lease.pipeline, change.stage)
             if key not in room:
@@ -383,8 +376,8 @@ class Manager:
         for (pipeline, stage), why in list(self._pauses.items()):
             await self._store.tune(pipeline, stage, paused=True, why=why)
             log.error("stage %s of %s is paused: %s", stage, pipeline, why)
-            await self._settle_all()
-            del self._pauses[pipeline, stage]
+            async with self._nothing_under_way():
+                del self._pauses[pipeline, stage]
 
     async def _settle_oldest(self) -> None:
         """Wait for the answer to the oldest exchange under way, and act on it."""
@@ -419,10 +412,19 @@ class Manager:
             self._queue(self._scheduler.plans[lease.pipeline, lease.stage], lease)
         self._bus.poke()
 
-    async def _settle_all(self) -> None:
-        """Until nothing is under way: then what the database says is the whole truth."""
-        while self._asked:
-            await self._settle_oldest()
+    @asynccontextmanager
+    async def _nothing_under_way(self) -> AsyncIterator[None]:
+        """Inside, the database has answered everything, and callers wait: what it says of our
+        leases is the whole truth."""
+        self._may_ask.clear()
+        try:
+            while self._asked:
+                await self._settle_oldest()
+            while self._beside:
+                await asyncio.wait(self._beside)
+            yield
+        finally:
+            self._may_ask.set()
 
     async def _finish_one_by_one(self) -> None:
         """The store refused a whole batch for good. Only the item that it does not like fails, so
@@ -565,13 +567,18 @@ class Manager:
         return False
 
     async def _assign(self) -> None:
-        """Give what is queued to idle processors; each attempt is a task of its own. Many are begun
-        a few at a time: meanwhile the database is answered."""
+        """Give what is queued to idle processors. Many are begun a few at a time: meanwhile the
+        database is answered."""
+        while self._begin_attempts() == ASSIGN_STEP:  # noqa: ASYNC110 - nothing is waited for
+            await asyncio.sleep(0)
+
+    def _begin_attempts(self) -> int:
+        """Begin so many attempts at most, each a task of its own; how many they were."""
         assigned = self._coordinator.assign(self._loop.time())
-        for number, (plan, processor, lease) in enumerate(assigned, start=1):
+        begun = list(islice(assigned, ASSIGN_STEP))
+        for plan, processor, lease in begun:
             processor.attempt = self._loop.create_task(self._attempt(plan, processor, lease))
-            if number % ASSIGN_STEP == 0:
-                await asyncio.sleep(0)
+        return len(begun)
 
     async def _attempt(self, plan: Plan, processor: Processor, lease: Lease) -> None:
         outcome: Outcome
@@ -655,9 +662,7 @@ class Manager:
 
     async def _is_idle(self) -> bool:
         """Whether nothing is left to do here or, for these pipelines, anywhere."""
-        if self._finished or self._awaits_reply() or self._queues or self._requests:
-            return False
-        if any(_busy(self._scheduler)) or self._scheduler.any_room():
+        if self._has_work() or self._sweeping is not None or self._scheduler.any_room():
             return False
         now = self._loop.time()
         if now < self._idle_check_at and not self._settled_runs:
@@ -668,7 +673,7 @@ class Manager:
         for _ in range(2):
             if await self._sweep() or not await self._all_settled():
                 return False
-        return True
+        return not self._has_work()  # somebody may have added something meanwhile
 
     async def _all_settled(self) -> bool:
         """Whether nothing of these pipelines is left to do for anybody."""
@@ -693,8 +698,9 @@ class Manager:
         return bool(self._asked) or self._sweeping is not None
 
     def _has_work(self) -> bool:
-        """Whether anything that was claimed is not yet answered for."""
-        return bool(self._finished or self._asked or self._queues or any(_busy(self._scheduler)))
+        """Whether anything that was claimed, or may be, is not yet answered for."""
+        under_way = self._finished or self._asked or self._beside or self._queues
+        return bool(under_way) or any(_busy(self._scheduler))
 
     def _last_words_at(self) -> float:
         assert self._stop_at is not None
@@ -702,8 +708,7 @@ class Manager:
 
     async def _end(self) -> None:
         self._over = True
-        for _, answer in self._requests:
-            _tell(answer, error=Stopped("the manager has stopped"))
+        self._may_ask.set()
         for asked in self._asked:
             asked.reply.cancel()
         if self._sweeping is not None:
@@ -778,8 +783,11 @@ class Manager:
 
     async def _adopt(self) -> None:
         """A claim's reply was lost: find out what it gave, by reading."""
-        await self._settle_all()
-        held = await self._store.read("held", worker=self.worker.id)
+        async with self._nothing_under_way():
+            await self._adopt_unknown(await self._store.read("held", worker=self.worker.id))
+
+    async def _adopt_unknown(self, held: Sequence[Row]) -> None:
+        """Take in the leases that we have without knowing it."""
         self._in_doubt = False
         ended = {one.lease.item: one.lease.fence for one in self._finished}
         for row in held:
@@ -810,15 +818,15 @@ class Manager:
             self.tally.replaced += replaced
             self._scheduler.wake()
             self._news.set()
-        await self._settle_all()
-        rows = await self._store.read("held", worker=self.worker.id)
-        held = {(row["id"], row["fence"]) for row in rows}
-        await self._look_after_queued(held)
-        for plan, processor in _working(self._scheduler):
-            lease = processor.lease
-            if lease is not None and (lease.item, lease.fence) not in held:
-                self._lose(plan, processor, lease)
-        await self._adopt()
+        async with self._nothing_under_way():
+            rows = await self._store.read("held", worker=self.worker.id)
+            held = {(row["id"], row["fence"]) for row in rows}
+            await self._look_after_queued(held)
+            for plan, processor in _working(self._scheduler):
+                lease = processor.lease
+                if lease is not None and (lease.item, lease.fence) not in held:
+                    self._lose(plan, processor, lease)
+            await self._adopt_unknown(rows)
         await self._bury_neighbours()
         health = self.health()
         level = logging.INFO if health.healthy else logging.WARNING
@@ -1026,18 +1034,6 @@ STAGE_PAUSED = "its stage was paused"
 LAST_WORDS_SECONDS = 10.0
 """How long a stop goes on trying to release leases, and to open the gates of what it settled, in a
 database that does not answer."""
-
-
-def _tell(
-    answer: asyncio.Future[Any], value: Any = None, error: BaseException | None = None
-) -> None:
-    """Answer somebody who may have gone away."""
-    if answer.done():
-        return
-    if error is None:
-        answer.set_result(value)
-    else:
-        answer.set_exception(error)
 
 
 def _mark(lease: Lease) -> tuple[int, int]:

@@ -19,7 +19,7 @@ from asyncpg.exceptions import UniqueViolationError
 from onceflow.core.errors import StoreError
 from onceflow.core.item import Added, Kind, Lease, Phase, Seed
 from onceflow.core.pipeline import GATE_KEY, Pipeline
-from onceflow.core.transition import NULL, Part, deeper, encode
+from onceflow.core.transition import NOTHING_SPENT, NULL, Part, Usage, deeper, encode
 from onceflow.store.base import (
     APART_MS,
     LANES_WALKED_MAX,
@@ -49,6 +49,7 @@ from onceflow.store.rules import (
     nearer,
     next_lease,
     shallowest,
+    spent_by_run,
     stage_rows,
     state_table,
     within_budget,
@@ -262,8 +263,9 @@ async def finish(
     kept: set[int] = set()
     continued: list[Lease] = []
     order = sorted(range(len(finishes)), key=lambda at: finishes[at].lease.item)
+    spent = spent_by_run(finishes)
     for places in _in_bites(order, [len(one.change.result or b"") for one in finishes]):
-        row = await db.row("finish", worker=worker, **_columns(places, finishes))
+        row = await db.row("finish", worker=worker, **_columns(places, finishes, spent))
         assert row is not None
         kept.update(places[at - 1] for at in row["kept"] or ())
         continued += [
@@ -322,7 +324,9 @@ async def _rename(db: Transaction, kept: Sequence[Finish]) -> None:
             raise Restart
 
 
-def _columns(places: Sequence[int], finishes: Sequence[Finish]) -> dict[str, Any]:
+def _columns(
+    places: Sequence[int], finishes: Sequence[Finish], spent: Mapping[str, Usage]
+) -> dict[str, Any]:
     """The parameters of `finish`. Most transitions of a batch are alike, so what they have in
     common is sent once, as a shape, and each item only says which is its own; not even that where
     there is only one. Numbers go as text: the driver looks at each element of a list."""
@@ -343,6 +347,7 @@ def _columns(places: Sequence[int], finishes: Sequence[Finish]) -> dict[str, Any
             None if first is None else _json(first.data),
             lease.pipeline if claim_next else None, lease.run if claim_next else None,
             NULL if is_nothing else None,
+            *(spent.get(lease.run, NOTHING_SPENT) if claim_next else NOTHING_SPENT),
         )  # fmt: skip
         items.append(lease.item)
         fences.append(lease.fence)
@@ -358,7 +363,7 @@ def _columns(places: Sequence[int], finishes: Sequence[Finish]) -> dict[str, Any
 
 SHAPE = (
     "stages", "used", "claimed", "next_stages", "phases", "attempts", "lanes", "delays", "errors",
-    "codes", "events", "kinds", "datas", "pipelines", "runs", "nothings",
+    "codes", "events", "kinds", "datas", "pipelines", "runs", "nothings", "tokens", "costs",
 )  # fmt: skip
 
 

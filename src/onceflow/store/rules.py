@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from onceflow.core.item import Added, Kind, Lease, Phase, Seed
 from onceflow.core.pipeline import Pipeline
+from onceflow.core.transition import NOTHING_SPENT, Usage
 from onceflow.store.base import Add, Claim, Claimed, Command, Finish
 
 KIND_OF_COMMAND: dict[Command, Kind] = {
@@ -161,6 +162,17 @@ def others_may_act(
         one.change.children or pipelines[one.lease.pipeline].stage(one.lease.stage).bounded
         for one in finishes
     )
+
+
+def spent_by_run(finishes: Iterable[Finish]) -> dict[str, Usage]:
+    """What runs spend by these finishes, if all of them hold."""
+    spent: dict[str, Usage] = {}
+    for one in finishes:
+        usage = one.change.usage
+        if usage.tokens or usage.cost:
+            so_far = spent.get(one.lease.run, NOTHING_SPENT)
+            spent[one.lease.run] = Usage(so_far.tokens + usage.tokens, so_far.cost + usage.cost)
+    return spent
 
 
 Holds = dict[tuple[str, str], dict[str, int]]

@@ -11,7 +11,7 @@ import json
 from collections import Counter, deque
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import apsw
 
@@ -19,7 +19,15 @@ from onceflow.core.errors import StoreError
 from onceflow.core.item import Added, Kind, Lease, Phase, Seed
 from onceflow.core.packing import is_packed
 from onceflow.core.pipeline import GATE_KEY, Pipeline
-from onceflow.core.transition import PLAINLY_FINISHED, NewEvent, Part, deeper, encode
+from onceflow.core.transition import (
+    NOTHING_SPENT,
+    PLAINLY_FINISHED,
+    NewEvent,
+    Part,
+    Usage,
+    deeper,
+    encode,
+)
 from onceflow.store.base import (
     APART_MS,
     LANES_WALKED_MAX,
@@ -49,6 +57,7 @@ from onceflow.store.rules import (
     nearer,
     next_lease,
     shallowest,
+    spent_by_run,
     stage_rows,
     state_table,
     within_budget,
@@ -300,8 +309,9 @@ def finish(
         seen[one.lease.item] += 1
     kept: set[tuple[int, int]] = set()
     continued: list[Lease] = []
+    spent = spent_by_run(finishes)
     for (_, *shape), alike in shapes.items():
-        kept |= _finish_alike(db, worker, shape, alike, now, continued)
+        kept |= _finish_alike(db, worker, shape, alike, now, spent, continued)
     answers = [(one.lease.item, one.lease.fence) in kept for one in finishes]
     extras = [
         one
@@ -362,6 +372,7 @@ def _finish_alike(
     shape: Sequence[Any],
     alike: Sequence[Finish],
     now: int,
+    spent: Mapping[str, Usage],
     continued: list[Lease],
 ) -> set[tuple[int, int]]:
     """Transitions of one shape. First the history, while the items still say who held them."""
@@ -380,7 +391,10 @@ def _finish_alike(
     if not ids:
         return set()
     due_at = None if delay_ms is None else now + delay_ms
-    lease_ms = None if asking is None else _open_for(db, to_stage, *asking)
+    lease_ms = None
+    if asking is not None:
+        pipeline, run_id = asking
+        lease_ms = _open_for(db, pipeline, to_stage, run_id, spent.get(run_id, NOTHING_SPENT))
     again = lease_ms is not None
     run(
         db, "finish", **where, stage=to_stage, phase=Phase.ACTIVE if again else phase,
@@ -410,9 +424,21 @@ def _finish_alike(
     return {(item, held[item]) for item in ids}
 
 
-def _open_for(db: apsw.Connection, stage: str, pipeline: str, run_id: str) -> int | None:
-    """How long a lease of a stage would be, if nothing bounds it for items of that run."""
-    found: int | None = run(db, "stage_open", pipeline=pipeline, stage=stage, run=run_id).get
+def _open_for(
+    db: apsw.Connection,
+    pipeline: str,
+    stage: str,
+    run_id: str,
+    spent: Usage = NOTHING_SPENT,
+    *,
+    alone: bool = False,
+) -> int | None:
+    """How long a lease of a stage would be, if nothing bounds it for items of that run, which now
+    spends so much; `alone`: and nobody waits there already."""
+    found: int | None = run(
+        db, "stage_open", pipeline=pipeline, stage=stage, run=run_id, tokens=spent.tokens,
+        cost=spent.cost, alone=alone,
+    ).get  # fmt: skip
     return found
 
 
@@ -448,7 +474,8 @@ def _admit_extras(
                 found = children.setdefault((run_id, lease.pipeline), [])
                 found += deeper(change.children, depth)
     for (run_id, pipeline), seeds in children.items():
-        admit(db, pipelines[pipeline], run_id, seeds, now)
+        budget = Budget(*run(db, "run_budget", id=run_id).get)
+        admit(db, pipelines[pipeline], run_id, budget, seeds, now)
 
 
 # --- add ---------------------------------------------------------------------------------------
@@ -471,16 +498,17 @@ def add(
 ) -> tuple[Added, list[Claimed]]:
     """Accept items into a run, the known ones as they are, and claim."""
     pipeline = request.pipeline
-    run(
+    created = run(
         db, "run_create", id=request.run, pipeline=pipeline.name, now=now,
         max_items=request.max_items, max_depth=request.max_depth, max_tokens=request.max_tokens,
         max_cost=request.max_cost,
         gate=None if pipeline.gate_stage is None else pipeline.gate,
         gate_stage=None if pipeline.gate_stage is None else pipeline.gate_stage.name,
     )  # fmt: skip
+    budget = Budget(*created.get)
     begun = _begun(db, request, worker, claims)
     added = admit(
-        db, pipeline, request.run, request.seeds, now, seal=request.seal, by_caller=True,
+        db, pipeline, request.run, budget, request.seeds, now, seal=request.seal, by_caller=True,
         begun=begun,
     )  # fmt: skip
     if begun is None:
@@ -500,16 +528,25 @@ def _begun(db: apsw.Connection, request: Add, worker: str, claims: Sequence[Clai
     [wish] = claims
     if wish.stage != stage.name or wish.item is not None or wish.count < len(request.seeds):
         return None
-    if _any_ready(db, wish):
-        return None
-    lease_ms = _open_for(db, stage.name, request.pipeline.name, request.run)
+    lease_ms = _open_for(db, request.pipeline.name, stage.name, request.run, alone=True)
     return None if lease_ms is None else Begun(worker, lease_ms)
+
+
+class Budget(NamedTuple):
+    """What a run still accepts."""
+
+    pipeline: str
+    sealed: int
+    accepted: int
+    max_items: int | None
+    max_depth: int | None
 
 
 def admit(
     db: apsw.Connection,
     pipeline: Pipeline,
     run_id: str,
+    budget: Budget,
     seeds: Sequence[Seed],
     now: int,
     *,
@@ -518,26 +555,29 @@ def admit(
     begun: Begun | None = None,
 ) -> Added:
     """Put seeds into a run, exactly as many as its budget allows."""
-    whose, sealed, accepted, max_items, max_depth = run(db, "run_budget", id=run_id).get
-    if whose != pipeline.name:
-        raise StoreError(f"run {run_id} belongs to pipeline {whose!r}, not {pipeline.name!r}")
-    wanted = shallowest(seeds, max_depth)
+    if budget.pipeline != pipeline.name:
+        raise StoreError(
+            f"run {run_id} belongs to pipeline {budget.pipeline!r}, not {pipeline.name!r}"
+        )
+    wanted = shallowest(seeds, budget.max_depth)
     keys = list(wanted)
     rows = _list(db, "add_known", keys=json.dumps(keys), pipeline=pipeline.name, run=run_id)
     found = [Known(keys[at], *more) for at, *more in rows]
     known = {one.key: one.item for one in found}
     members = {one.item for one in found if one.in_run is not None}
-    left = len(keys) if max_items is None else max_items - accepted
+    left = len(keys) if budget.max_items is None else budget.max_items - budget.accepted
     fresh, joined, over = within_budget(wanted, known, members, left)
-    if sealed and by_caller and (fresh or joined):
+    if budget.sealed and by_caller and (fresh or joined):
         raise StoreError(f"run {run_id} is sealed; add to a new run")
-    ways = nearer(wanted, found, joined)
-    _draw_nearer(db, pipeline, run_id, ways, members, now)
-    ids = _insert_items(db, pipeline, run_id, fresh, now, begun)
-    rows = [(item, seed.depth) for item, seed in zip(ids, fresh, strict=True)]
-    rows += [(item, ways.of_run[item]) for item in joined]
-    run(db, "add_members", run=run_id, now=now, rows=json.dumps(rows))
-    run(db, "run_accept", id=run_id, count=len(rows), seal=int(seal))
+    if found:
+        ways = nearer(wanted, found, joined)
+        _draw_nearer(db, pipeline, run_id, ways, members, now)
+        if joined:
+            depths = [(item, ways.of_run[item]) for item in joined]
+            run(db, "add_members", run=run_id, now=now, rows=json.dumps(depths))
+    if fresh:
+        _insert_items(db, pipeline, run_id, fresh, now, begun)
+    run(db, "run_accept", id=run_id, count=len(fresh) + len(joined), seal=int(seal))
     return Added(run_id, len(fresh), len(known), over)
 
 
@@ -573,9 +613,8 @@ def _insert_items(
     seeds: Sequence[Seed],
     now: int,
     begun: Begun | None,
-) -> list[int]:
-    if not seeds:
-        return []
+) -> None:
+    """Make items of keys that are not there yet, members of the run they are made for."""
     first = pipeline.first
     rows = [
         [seed.key, seed.priority, seed.depth, pipeline.lane_of(first, seed.key)] for seed in seeds
@@ -587,14 +626,17 @@ def _insert_items(
         begun=int(begun is not None), worker=None if begun is None else begun.worker,
         lease_ms=None if begun is None else begun.lease_ms,
     )  # fmt: skip
-    keys = json.dumps([seed.key for seed in seeds])
+    # One statement numbers its rows on from the largest number there is, in their order.
+    last = db.last_insert_rowid()
+    ids = range(last - len(seeds) + 1, last + 1)
+    new = {"first": ids[0], "last": last, "now": now}
     if begun is None:
-        run(db, "add_events", keys=keys, pipeline=pipeline.name, kind=Kind.ADDED, now=now)
+        run(db, "add_events", **new, kind=Kind.ADDED)
     else:
-        run(db, "add_events_begun", keys=keys, pipeline=pipeline.name, now=now)
-    ids = dict(_list(db, "add_ids", keys=keys, pipeline=pipeline.name))
-    for seed in seeds:
-        item, body = ids[seed.key], None
+        run(db, "add_events_begun", **new)
+    run(db, "add_members_new", **new)
+    for item, seed in zip(ids, seeds, strict=True):
+        body = None
         if seed.data is not None:
             body = encode(seed.data, seed.key, "")
             run(db, "finish_result", item=item, stage="", generation=1, now=now, body=body)
@@ -603,7 +645,6 @@ def _insert_items(
                 item, pipeline.name, seed.key, first.name, 1, 1, 1, run_id, seed.depth, now, body
             )
             begun.leases.append((seed.priority, lease))
-    return [ids[seed.key] for seed in seeds]
 
 
 # --- renew, beat -------------------------------------------------------------------------------
@@ -686,7 +727,7 @@ def settle_runs(
                 continue
             settled += 1
             if gate_stage is not None:
-                _add_gate_item(db, run_id, pipeline, now)
+                _add_gate_item(db, run_id, now)
         run(db, "run_finish", run=run_id, now=now)
         if db.changes():
             finished += 1
@@ -713,10 +754,9 @@ def _settle(db: apsw.Connection, run_id: str, gate: str | None, witness: int, no
     return False
 
 
-def _add_gate_item(db: apsw.Connection, run_id: str, pipeline: str, now: int) -> None:
-    key = GATE_KEY + run_id
-    item = run(db, "gate_item", run=run_id, key=key, now=now).get
-    run(db, "add_events", keys=json.dumps([key]), pipeline=pipeline, kind=Kind.GATE_OPENED, now=now)
+def _add_gate_item(db: apsw.Connection, run_id: str, now: int) -> None:
+    item = run(db, "gate_item", run=run_id, key=GATE_KEY + run_id, now=now).get
+    run(db, "add_events", first=item, last=item, kind=Kind.GATE_OPENED, now=now)
     run(db, "run_gate_item", run=run_id, item=item)
 
 

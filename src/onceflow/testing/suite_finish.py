@@ -138,6 +138,25 @@ class FinishSuite:
             assert not (await rig.go_on([b])).continued
             assert await rig.place("b") == ("summarize", "ready")
 
+    async def test_what_others_spend_at_the_same_moment_counts_for_who_goes_on(
+        self, make_store: MakeStore
+    ) -> None:
+        """One exchange: an item of a run spends, another one of it would go on."""
+        async with Rig(make_store) as rig:
+            for run, ceiling in (("free", None), ("enough", 11), ("spent", 10)):
+                await rig.add([f"{run} a", f"{run} b"], run, max_tokens=ceiling)
+                a, b = (await rig.claim("scrape", 2)).leases
+                [spender] = (await rig.go_on([a])).continued
+                spending = rig.finishing(spender, Done(1, usage=Usage(10)))
+                going_on = rig.finishing(b)._replace(claim_next=True)
+
+                reply = await rig.store.exchange("w", [spending, going_on], [])
+
+                assert list(reply.kept) == [True, True]
+                phase = "ready" if run == "spent" else "active"
+                assert await rig.place(f"{run} b") == ("summarize", phase)
+                assert len(reply.continued) == (phase == "active")
+
     async def test_the_last_stage_makes_the_item_done(self, make_store: MakeStore) -> None:
         async with Rig(make_store) as rig:
             await rig.add(["a"])

@@ -1,13 +1,17 @@
 -- finish: (stage, active) -> (next stage, ready | waiting), (stage, waiting), done or failed; or at once
 -- (next stage, active) for the same worker, where that was asked for and nothing bounds the next stage.
 -- Only with the current fence: a lease that was lost changes nothing. One result per stage and generation.
-WITH shape AS MATERIALIZED (  -- who goes on at once: for how long its next lease is
+WITH shape AS MATERIALIZED (  -- who goes on at once: for how long its next lease is. What its run spends at the
+                              -- same moment may be all that it had.
   SELECT array_agg((SELECT s.deadline_ms + s.lease_ms FROM stage AS s
                      WHERE s.pipeline = g.pipeline AND s.stage = g.stage AND s.paused_at IS NULL
                        AND coalesce(s.chosen_limit, s.declared_limit, s.lane_limit) IS NULL
-                       AND (SELECT r.halted IS NULL FROM run AS r WHERE r.id = g.run)) ORDER BY g.number) AS lease_ms
-    FROM unnest(CAST(:pipelines AS text[]), CAST(:next_stages AS text[]), CAST(:runs AS text[]))
-         WITH ORDINALITY AS g (pipeline, stage, run, number)),
+                       AND (SELECT r.halted IS NULL AND coalesce(r.tokens + g.tokens < r.max_tokens, true)
+                                   AND coalesce(r.cost + g.cost < r.max_cost, true)
+                              FROM run AS r WHERE r.id = g.run)) ORDER BY g.number) AS lease_ms
+    FROM unnest(CAST(:pipelines AS text[]), CAST(:next_stages AS text[]), CAST(:runs AS text[]),
+                CAST(:tokens AS bigint[]), CAST(:costs AS double precision[]))
+         WITH ORDINALITY AS g (pipeline, stage, run, tokens, cost, number)),
 wish AS MATERIALIZED (  -- what many have in common comes once, as a shape; each says which is its own
   SELECT w.place, w.item, w.fence, coalesce(w.body, (CAST(:nothings AS bytea[]))[w.shape]) AS body,
          (CAST(:stages AS text[]))[w.shape] AS stage, (CAST(:next_stages AS text[]))[w.shape] AS next_stage,

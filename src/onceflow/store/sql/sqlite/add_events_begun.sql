@@ -2,6 +2,6 @@
 INSERT INTO event (at, kind, item, n, run, stage, phase, generation, fence, attempt, worker)
 SELECT :now, e.kind, i.id, e.n, i.run, i.stage, e.phase, i.generation, e.n - 1, e.n - 1,
        CASE e.n WHEN 2 THEN i.worker END
-  FROM json_each(:keys) AS k CROSS JOIN item AS i  -- CROSS: the keys lead, each finds its item
+  FROM item AS i  -- CROSS: each item's two events lie side by side
  CROSS JOIN (SELECT 1 AS n, 'added' AS kind, 'ready' AS phase UNION ALL SELECT 2, 'claimed', 'active') AS e
- WHERE i.pipeline = :pipeline AND i.key = k.value
+ WHERE i.id BETWEEN :first AND :last

@@ -8,6 +8,7 @@ import json
 import logging
 import resource
 import sys
+import threading
 import time
 import warnings
 from collections.abc import Awaitable, Callable
@@ -19,6 +20,8 @@ from bench.machine import cpu_seconds_of
 
 AT_ONCE = 8
 DIGEST_WORDS = 200
+SLICE = 170
+"""Pages that are worked off in one way before the same ones are in the other: half a second."""
 DIGEST_CHARS_MAX = 200_000
 
 Task = dict[str, Any]
@@ -187,39 +190,86 @@ async def closed(made: Any) -> None:
 
 async def whole_onceflow(task: Task) -> dict[str, float]:
     """The pipeline on SQLite, durable, with its history and its digest."""
-    import onceflow
-
     made = parts()
     await warm(made, task)
     table = made.pipeline()
-    path = Path(task["folder"]) / f"bench-{time.time_ns()}.db"
     urls = [f"{task['base']}{one}" for one in task["paths"]]
-    async with onceflow.open(path, table) as flow:
+    async with opened(task, table) as flow:
         began, cpu = time.perf_counter(), cpu_seconds()
-        await flow.add(table, urls)
-        await flow.drain()
+        await worked_off(flow, table, urls)
         seconds, cpu = time.perf_counter() - began, cpu_seconds() - cpu
-        failed = await flow.items(table, state="failed")
-        assert not failed, failed[0]
-        done = await flow.items(table, stage="summarize", state="completed", limit=10_000)
-        assert len(done) == len(set(urls)), f"{len(done)} of {len(urls)}"
+        await check(flow, table, urls)
     await closed(made)
     return answer(len(urls), seconds, cpu)
 
 
-async def whole_handlers(task: Task) -> dict[str, float]:
+async def whole_share(task: Task) -> dict[str, float]:
+    """The CPU of a page with the engine, and what it is beyond the same handlers without one: some
+    pages in one way, the same ones in the other, in turns. Only what may be the engine's is
+    compared: extraction and the model, which are most of it, have processes and a thread of their
+    own, where a change of the machine's pace would be taken for a share of the engine."""
+    made = parts()
+    await warm(made, task)
+    table = made.pipeline()
+    urls = [f"{task['base']}{one}" for one in task["paths"]]
+    loops = {True: 0.0, False: 0.0}
+    whole = 0.0
+    async with opened(task, table) as flow:
+        began = time.perf_counter()
+        for number, at in enumerate(range(0, len(urls), SLICE)):
+            for engine in (True, False) if number % 2 == 0 else (False, True):
+                some = urls[at : at + SLICE]
+                loop, cpu = loop_seconds(), cpu_seconds()
+                await (worked_off(flow, table, some) if engine else handled(made, some))
+                loops[engine] += loop_seconds() - loop
+                whole += (cpu_seconds() - cpu) if engine else 0.0
+        seconds = time.perf_counter() - began
+        await check(flow, table, urls)
+    await closed(made)
+    overhead = (loops[True] - loops[False]) / len(urls) * 1000
+    return {**answer(len(urls) * 2, seconds, whole * 2), "engine_ms": overhead}
+
+
+def loop_seconds() -> float:
+    """The CPU of this process without the model's thread: the loop, the store and the heart."""
+    own = resource.getrusage(resource.RUSAGE_SELF)
+    model = 0.0
+    for thread in threading.enumerate():
+        if thread.name.startswith("embedded-model"):
+            stat = Path(f"/proc/self/task/{thread.native_id}/schedstat").read_text()
+            model += int(stat.split()[0]) / 1e9
+    return own.ru_utime + own.ru_stime - model
+
+
+def opened(task: Task, table: Any) -> Any:
+    import onceflow
+
+    return onceflow.open(Path(task["folder"]) / f"bench-{time.time_ns()}.db", table)
+
+
+async def worked_off(flow: Any, table: Any, urls: list[str]) -> None:
+    await flow.add(table, urls)
+    await flow.drain()
+
+
+async def check(flow: Any, table: Any, urls: list[str]) -> None:
+    """A figure counts only if all the work was done."""
+    failed = await flow.items(table, state="failed")
+    assert not failed, failed[0]
+    done = await flow.items(table, stage="summarize", state="completed", limit=10_000)
+    assert len(done) == len(set(urls)), f"{len(done)} of {len(urls)}"
+
+
+async def handled(made: Any, urls: list[str]) -> None:
     """The pipeline's own handlers, and a digest, with no engine and no database."""
     from onceflow import Work
 
-    made = parts()
-    await warm(made, task)
-    left = iter(task["paths"])
+    left = iter(urls)
     pages: asyncio.Queue[Work | None] = asyncio.Queue(maxsize=20)
     summaries: list[str] = []
 
     async def scrape() -> None:
-        for path in left:
-            url = f"{task['base']}{path}"
+        for url in left:
             done = await made.scrape(Work(url, None, "summarize", "scrape"))
             await pages.put(Work(url, done.result, "summarize", "summarize"))
 
@@ -227,7 +277,6 @@ async def whole_handlers(task: Task) -> dict[str, float]:
         while (work := await pages.get()) is not None:
             summaries.append((await made.summarize(work)).result["summary"])
 
-    began, cpu = time.perf_counter(), cpu_seconds()
     async with asyncio.TaskGroup() as tasks:
         scrapes = [tasks.create_task(scrape()) for _ in range(AT_ONCE)]
         for _ in range(AT_ONCE):
@@ -236,9 +285,6 @@ async def whole_handlers(task: Task) -> dict[str, float]:
         for _ in range(AT_ONCE):
             await pages.put(None)
     await made.llm.summarize(all_of(summaries), words=DIGEST_WORDS).read()
-    seconds, cpu = time.perf_counter() - began, cpu_seconds() - cpu
-    await closed(made)
-    return answer(len(task["paths"]), seconds, cpu)
 
 
 MEASURES: dict[str, Callable[[Task], Any]] = {
@@ -247,7 +293,7 @@ MEASURES: dict[str, Callable[[Task], Any]] = {
     "fetch_scrapy": fetch_scrapy,
     "whole_loop": whole_loop,
     "whole_onceflow": whole_onceflow,
-    "whole_handlers": whole_handlers,
+    "whole_share": whole_share,
 }
 
 

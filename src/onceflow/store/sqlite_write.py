@@ -208,7 +208,7 @@ def _pick_in_lanes(
         return ids, at, min(opens, default=None), True
     while lanes and len(ids) < room:
         open_lane = lanes.popleft()
-        if taken := open_lane.take(db, where):
+        if taken := open_lane.take(db, where, 1 if lanes else room - len(ids)):
             ids += taken
             served = open_lane.name
             lanes.append(open_lane)
@@ -224,19 +224,22 @@ class OpenLane:
     runs: deque[str]
     taken: Counter[str] = field(default_factory=Counter)
 
-    def take(self, db: apsw.Connection, where: dict[str, str]) -> list[int]:
-        """The next id, if there is one."""
+    def take(self, db: apsw.Connection, where: dict[str, str], most: int = 1) -> list[int]:
+        """The next id, if there is one; where only one run has any, up to so many."""
         while self.free and self.runs:
             run_id = self.runs[0]
-            count = self.taken[run_id] + 1
-            ids = _list(db, "claim_pick", **where, lane=self.name, run=run_id, count=count)
-            if len(ids) < count:
-                self.runs.popleft()
-                continue
+            before = self.taken[run_id]
+            count = min(most, self.free) if len(self.runs) == 1 else 1
+            ids = _list(
+                db, "claim_pick", **where, lane=self.name, run=run_id, count=before + count
+            )[before:]
             self.runs.rotate(-1)
-            self.taken[run_id] = count
-            self.free -= 1
-            return ids[-1:]
+            if len(ids) < count:
+                self.runs.pop()
+            if ids:
+                self.taken[run_id] += len(ids)
+                self.free -= len(ids)
+                return ids
         return []
 
 
@@ -455,24 +458,28 @@ def _kept_before(db: apsw.Connection, worker: str, lost: Sequence[Finish]) -> se
 def _admit_extras(
     db: apsw.Connection, kept: Sequence[Finish], pipelines: dict[str, Pipeline], now: int
 ) -> None:
-    """Aliases, parts and what was spent are rare, so one by one; children once for each run."""
+    """Names, aliases, parts, children (once for each run), and what was spent."""
+    aliases: list[tuple[str, str, int]] = []
+    spent: list[tuple[int, int, float]] = []
     children: dict[tuple[str, str], list[Seed]] = {}
     for lease, change, _ in kept:
         if change.key is not None and change.key != lease.key:
             run(db, "drop_alias", pipeline=lease.pipeline, key=change.key, item=lease.item)
             run(db, "rename", key=change.key, item=lease.item)
-            run(db, "add_alias", pipeline=lease.pipeline, key=lease.key, item=lease.item)
-        for key in change.aliases:
-            run(db, "add_alias", pipeline=lease.pipeline, key=key, item=lease.item)
-        if change.usage.tokens or change.usage.cost:
-            usage = change.usage
-            run(db, "run_spend", item=lease.item, tokens=usage.tokens, cost=usage.cost)
+            aliases.append((lease.pipeline, lease.key, lease.item))
+        aliases += [(lease.pipeline, key, lease.item) for key in change.aliases]
+        if any(change.usage):
+            spent.append((lease.item, *change.usage))
         if change.had_parts:
             run(db, "forget_parts", item=lease.item, stage=lease.stage)
         if change.children:
             for run_id, depth in _rows(db, "runs_of", item=lease.item):
                 found = children.setdefault((run_id, lease.pipeline), [])
                 found += deeper(change.children, depth)
+    if aliases:
+        run(db, "add_aliases", rows=json.dumps(aliases))
+    if spent:
+        run(db, "run_spend", rows=json.dumps(spent))
     for (run_id, pipeline), seeds in children.items():
         budget = Budget(*run(db, "run_budget", id=run_id).get)
         admit(db, pipelines[pipeline], run_id, budget, seeds, now)
@@ -661,7 +668,7 @@ def renew(db: apsw.Connection, lease: Lease, text: str | None, part: Part | None
             now=now,
         )  # fmt: skip
         if db.changes() and any(part.usage):  # kept before, its reply was lost: it was counted then
-            run(db, "run_spend", item=lease.item, tokens=part.usage.tokens, cost=part.usage.cost)
+            run(db, "run_spend", rows=json.dumps([(lease.item, *part.usage)]))
     return held
 
 

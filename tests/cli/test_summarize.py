@@ -67,6 +67,10 @@ def test_urls_become_files_and_a_digest_and_again_all_is_done(
     before = files(out)
     again = on("summarize", *reversed(urls), *ALLOW, *web.model)
     assert (again.code, "all done already: 3 done" in again.out) == (0, True)
+    assert "other options" not in again.out
+    otherwise = on("summarize", *urls, *ALLOW, *web.model, "--words", "20")
+    assert "they were summarized with other options, and stay as they are" in otherwise.out
+    assert "--refresh does it again with these" in otherwise.out
     assert files(out) == before
     assert sum(web.summarized.values()) == 4
     assert sorted(web.site.paths().count(f"/a{n}") for n in (1, 2, 3)) == [1, 1, 1]
@@ -236,8 +240,10 @@ def test_a_refused_address_names_the_flag_and_how_to_open_it_again(on: Call, web
     assert "nothing is left to do: 0 done, 1 failed" in again.out
     [line] = [line for line in again.out.splitlines() if "to open them again:" in line]
     command = line.split("onceflow ")[1].split(" --db")[0].split()
-    assert on(*command).out.splitlines()[1].endswith("(--permanent includes them)")
-    assert "retried 1 item" in on(*command, "--permanent").out
+    assert (
+        on("retry", "--state", "failed").out.splitlines()[1].endswith("(--permanent includes them)")
+    )
+    assert "retried 1 item" in on(*command).out, "the hint is all it takes"
     assert "1 done" in on("summarize", url, *ALLOW, *web.model).out
 
 

@@ -118,18 +118,17 @@ def check_installed(model: str) -> None:
 
 def ready_flow(
     common: Common, options: Options, settings: Any, *, works: bool = True
-) -> tuple[Pipeline, Flow]:
-    """The summarize pipeline, and a flow that tells it which item has which page. Who `works` must
-    be able to."""
+) -> tuple[Summarize, Flow]:
+    """The summarize pipeline's handlers, and a flow with it that tells them which item has which
+    page. Who `works` must be able to."""
     job = summarize_job(common, options)
     if works:
         check_installed(job.llm.name)
     for remark in _unheard(job):
         common.out.say(f"onceflow: {remark}")
-    pipeline = job.pipeline()
-    flow = common.flow(pipeline, settings=settings)
+    flow = common.flow(job.pipeline(), settings=settings)
     job.pages.flow = flow
-    return pipeline, flow
+    return job, flow
 
 
 def worker_flow(

@@ -18,6 +18,11 @@ from onceflow.commands.seeds import source_of
 from onceflow.commands.work import Beside, Ceilings, Wishes, check_urls, submit
 
 WORKERS_MAX = 64
+LOOKED_AT_MAX = 20
+OTHERWISE = (
+    "they were summarized with other options, and stay as they are: "
+    "--refresh does it again with these"
+)
 
 
 @Parameter(name="*")
@@ -85,7 +90,7 @@ def summarize(
     options, engine = options or Options(), engine or Engine()
     settings = engine.settings(common)
     folder = out_folder(common, out)
-    pipeline, flow = ready_flow(common, options, settings, works=not (follow or add_only))
+    job, flow = ready_flow(common, options, settings, works=not (follow or add_only))
     path = getattr(flow.store, "path", None)
     if not urls and path is not None and not path.exists():
         raise UsageError(
@@ -103,9 +108,21 @@ def summarize(
         "".join(f" {shlex.quote(word)}" for word in flags_of(common, options, engine)),
         [helper_command(common, options, engine)] * (workers - 1),
         {"ONCEFLOW_DB": common.database()[0]},
+        differs=lambda flow, run: _differs(flow, run, job.asked),
     )  # fmt: skip
     with source_of(urls, urls=True) as source:
-        return submit(pipeline, flow, source, wishes, common)
+        return submit(flow.pipeline("summarize"), flow, source, wishes, common)
+
+
+async def _differs(flow: Flow, run: str, asked: str) -> str | None:
+    """Whether the summaries of a run are what would be asked for now."""
+    done = await flow.items("summarize", run=run, stage="summarize", phase="done",
+                            limit=LOOKED_AT_MAX)  # fmt: skip
+    for item in done:
+        result = await flow.result(item.id, item.stage)
+        if isinstance(result, dict) and result.get("model") is not None:
+            return None if result.get("asked") == asked else OTHERWISE
+    return None
 
 
 async def _check_folder(flow: Flow, folder: Path) -> None:

@@ -52,6 +52,8 @@ if TYPE_CHECKING:
 
 TELL_SECONDS = 60.0
 """How often a worker says what it has done, if it has done anything."""
+LOOKED_AT_MAX = 200
+"""How many failed items are looked at to say what to do about them."""
 AGAIN_SECONDS = 0.5
 ALONE_SECONDS = 10.0
 WHY_CHARS = 240
@@ -93,6 +95,8 @@ class Report:
     items: int = 0
     done: int = 0
     failed: int = 0
+    for_good: int | None = None
+    """Those of the failed ones that another attempt would not help; None if nobody looked."""
     cancelled: int = 0
     open: int = 0
     held: dict[str, int] = field(default_factory=dict)
@@ -228,6 +232,8 @@ class Wishes:
     """What to do about items that are held."""
     look: Sequence[str] = ()
     """Commands that show what came out."""
+    differs: Callable[[Flow, str], Awaitable[str | None]] | None = None
+    """Says of a run where all is done already in what it is not what was asked for now."""
 
 
 class Beside(Protocol):
@@ -313,7 +319,11 @@ async def _run(flow: Flow, job: _Job) -> Report:
         if adding.done and await _is_over(flow, job, report):
             report.already = True
             await _catch_up(beside, report)
-            return await _settle(flow, report, job.where)
+            await _settle(flow, report, job.where)
+            report.for_good = await _failed_for_good(flow, report)
+            if job.wishes.differs is not None and report.run is not None:
+                report.notes += filter(None, [await job.wishes.differs(flow, report.run)])
+            return report
         await watcher.begin()
         handler: logging.Handler = Above(follower)
         if job.wishes.verbose:
@@ -634,6 +644,18 @@ async def _settle(flow: Flow, report: Report, where: str) -> Report:
     return report
 
 
+async def _failed_for_good(flow: Flow, report: Report) -> int | None:
+    """How many of a run's failed items a plain retry would leave alone, if they are few enough to
+    look at the history of each."""
+    if not 0 < report.failed <= LOOKED_AT_MAX:
+        return None
+    failed = flow.pipeline(report.pipeline).failed
+    retried = await flow.act(
+        "retry", report.pipeline, state=failed, run=report.run, permanent=False, dry_run=True
+    )
+    return retried.for_good
+
+
 def _paused(row: Any, where: str) -> str:
     """What to do about a paused stage."""
     command = f"`onceflow resume {row['stage']}{where}`"
@@ -711,8 +733,11 @@ def _summary(report: Report, pipeline: Pipeline, where: str, wishes: Wishes) -> 
         yield f"  next: onceflow items {which}"
         if report.already:
             file = "FILE.py " if _needs_file(pipeline) else ""
+            every = report.for_good == report.failed
+            which = f"--permanent {which}" if every else which
             yield f"  to open them again: onceflow retry {file}{which}, and this command again"
-            yield "    (--permanent opens also what failed for good, such as a refused address)"
+            if not every and report.for_good != 0:
+                yield "    (--permanent opens also what failed for good, such as a refused address)"
 
 
 def _needs_file(pipeline: Pipeline) -> bool:

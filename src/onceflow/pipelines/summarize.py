@@ -106,7 +106,7 @@ class Summarize:
             )
         if work.input.get("unchanged"):
             before = await work.result("summarize")
-            if isinstance(before, dict) and before.get("asked") == self._asked():
+            if isinstance(before, dict) and before.get("asked") == self.asked:
                 return Done({**before, "unchanged": True}, events=["summary_finished"])
         stream = self.llm.summarize(
             text,
@@ -124,7 +124,7 @@ class Summarize:
                 "tokens": usage.tokens,
                 "tokens_estimated": usage.estimated,
                 "cost": usage.cost,
-                "asked": self._asked(),
+                "asked": self.asked,
             },
             events=["summary_finished"],
             usage=Usage(usage.tokens, usage.cost or 0.0),
@@ -158,7 +158,8 @@ class Summarize:
             spent = Usage(usage.tokens, usage.cost or 0.0)
         return Done(result | listing.as_dict(), usage=spent)
 
-    def _asked(self) -> str:
+    @property
+    def asked(self) -> str:
         """What a summary was asked for: the same again need not be asked again."""
         asked = json.dumps([self.llm.name, self.words, self.language, self.prompt])
         return blake2b(asked.encode(), digest_size=8).hexdigest()

@@ -176,6 +176,21 @@ def test_a_released_attempt_does_not_count() -> None:
     )  # fmt: skip
 
 
+@pytest.mark.parametrize("attempt", [1, 3])
+def test_what_was_not_tried_waits_and_costs_no_attempt(attempt: int) -> None:
+    outcome = failure(Transient("left alone", code="down", retry_after=60, counts=False))
+    assert isinstance(outcome, Failed)
+
+    change = decide(PIPELINE, lease(attempt=attempt), outcome)
+
+    [event] = change.events
+    assert (change.stage, change.phase, change.attempt) == ("fetch", Phase.WAITING, attempt - 1)
+    assert (event.kind, change.error, change.error_code) == ("released", "left alone", "down")
+    assert change.delay_ms is not None
+    assert change.delay_ms >= 60_000
+    assert change.lane == "a.test"
+
+
 def test_a_long_or_dirty_error_is_kept_short_and_clean() -> None:
     change = decide(PIPELINE, lease(), Failed("a\x00b\ud800" + "x" * 10_000, "broken"))
 

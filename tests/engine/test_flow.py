@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import Any
 
 import pytest
@@ -425,30 +425,78 @@ async def test_what_is_added_while_leases_are_looked_at_is_neither_lost_nor_adop
         await audited(flow)
 
 
+@pytest.mark.parametrize("moment", ["before", "after"])
 async def test_an_add_that_is_given_up_leaves_no_lease_behind(
-    database: Database, monkeypatch: pytest.MonkeyPatch
+    database: Database, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
-    """Whoever adds may be cancelled after the commit: what was claimed along with it is found."""
+    """Whoever adds may be cancelled before the commit or after it: the answer is the manager's."""
     pipeline = one_stage()
     async with working(database.flow(pipeline)) as flow:
-        committed = asyncio.Event()
+        asked, go = asyncio.Event(), asyncio.Event()
         real = flow.store.add
 
-        async def never_answered(*args: Any) -> Any:
-            await real(*args)
-            committed.set()
-            await asyncio.Event().wait()
+        async def slow(*args: Any) -> Any:
+            added = await real(*args) if moment == "after" else None
+            asked.set()
+            await go.wait()
+            return added or await real(*args)
 
-        monkeypatch.setattr(flow.store, "add", never_answered)
+        monkeypatch.setattr(flow.store, "add", slow)
         adding = asyncio.create_task(flow.add(pipeline, ["a"]))
-        await committed.wait()
+        await asked.wait()
         adding.cancel()
-        await until_state(flow, pipeline, "a", "completed")
-        assert await kinds(flow, (await only(flow, pipeline)).id) == [
-            "added", "claimed", "stage_finished",
-        ]  # fmt: skip
+        with pytest.raises(asyncio.CancelledError):
+            await adding
+        go.set()
+        await until_state_of_any(flow, "completed")
+        item = await only(flow, pipeline)
+        assert await kinds(flow, item.id) == ["added", "claimed", "stage_finished"]
+        assert (tally(flow)["adopted"], tally(flow)["lost"]) == (0, 0)
         await flow.stop()
         await audited(flow)
+
+
+async def test_a_stop_ends_while_others_keep_adding(database: Database) -> None:
+    pipeline = one_stage()
+    async with working(database.flow(pipeline)) as flow:
+        go_on = True
+
+        async def keep_adding(who: int) -> None:
+            at = 0
+            while go_on:
+                await flow.add(pipeline, [f"{who} {at}"])
+                at += 1
+
+        adding = [asyncio.create_task(keep_adding(who)) for who in range(30)]
+        await until_state_of_any(flow, "completed")
+        async with asyncio.timeout(60):
+            await flow.stop(grace_seconds=0)
+        go_on = False
+        await asyncio.gather(*adding)
+        await audited(flow)
+
+
+async def until_state_of_any(flow: Flow, state: str) -> None:
+    async def question() -> int:
+        return (await flow.counts()).get(state, 0)
+
+    await until(flow, question)
+
+
+async def test_an_add_does_not_wait_for_work_that_was_ended_before_it_began(
+    database: Database,
+) -> None:
+    pipeline = one_stage()
+    async with database.flow(pipeline) as flow:
+        starting = flow.start()
+        adding = asyncio.create_task(flow.add(pipeline, ["a"]))
+        starting.cancel()
+        assert (await adding).new == 1
+        with suppress(asyncio.CancelledError):
+            await starting
+        flow._working = None
+        await flow.drain()
+        assert (await only(flow, pipeline)).state == "completed"
 
 
 async def test_many_add_at_once_and_all_of_it_is_done(database: Database) -> None:

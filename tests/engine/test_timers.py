@@ -681,6 +681,31 @@ def test_a_sweep_that_takes_its_time_holds_up_nothing(monkeypatch: pytest.Monkey
     virtually(main)
 
 
+def test_one_sweep_that_had_to_wait_does_not_hold_up_the_gates_after_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def main() -> None:
+        pipeline = solo(Starts())
+        async with virtual_flow(":memory:", pipeline) as flow:
+            flow.start()
+            await asyncio.sleep(1)
+            real = flow.store.sweep
+
+            async def slow(*args: Any) -> Any:
+                monkeypatch.setattr(flow.store, "sweep", real)
+                await asyncio.sleep(2)  # another program has the lock
+                return await real(*args)
+
+            monkeypatch.setattr(flow.store, "sweep", slow)
+            await flow.add(pipeline, ["a"])
+            await asyncio.sleep(3)
+            await flow.add(pipeline, ["b"])
+            await asyncio.sleep(1)
+            assert [run.finished_at is not None for run in await flow.runs()] == [True, True]
+
+    virtually(main)
+
+
 def test_a_run_with_work_under_way_here_is_seldom_asked_about(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -21,15 +21,18 @@ class Breaker:
         self._failures = 0
         self._until = 0.0
         self._trying = False
+        self._why = ""
 
     def enter(self) -> None:
-        """Before a call: raise `Transient` (`provider_down`) if it is not to be made now."""
+        """Before a call: raise `Transient` (`provider_down`) if it is not to be made now. Nothing
+        is tried then, so it costs no attempt."""
         left = self._until - self._clock()
         if left > 0 or (self._failures >= FAILURES_MAX and self._trying):
             raise Transient(
-                f"{self._name} is left alone for now: it failed or asked us to wait",
+                f"{self._name} is left alone for a while: {self._why}",
                 code="provider_down",
                 retry_after=max(left, 1.0),
+                counts=False,
             )
         self._trying = True
 
@@ -37,8 +40,9 @@ class Breaker:
         self._failures = 0
         self._trying = False
 
-    def failed(self) -> None:
+    def failed(self, why: str) -> None:
         self._failures += 1
+        self._why = why
         self._trying = False
         if self._failures >= FAILURES_MAX:
             seconds = OPEN_SECONDS * 2 ** (self._failures - FAILURES_MAX)
@@ -47,6 +51,7 @@ class Breaker:
     def told_to_wait(self, seconds: float) -> None:
         """A Retry-After: nobody in this process asks before it is over."""
         self._trying = False
+        self._why = "it asked us to wait"
         self._until = max(self._until, self._clock() + seconds)
 
     def left(self) -> None:

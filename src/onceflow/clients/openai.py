@@ -20,7 +20,7 @@ from onceflow.clients.breaker import Breaker
 from onceflow.clients.http import parse_retry_after
 from onceflow.clients.llm import Finish, Request, Usage
 from onceflow.clients.text import one_line
-from onceflow.clients.urls import parse_url
+from onceflow.clients.urls import parse_url, shown
 from onceflow.core.errors import HandlerError, Permanent, SettingsError, Transient
 
 OPENAI_URL = "https://api.openai.com/v1"
@@ -142,7 +142,8 @@ class _Api:
     async def client(self) -> Any:
         if self.is_openai and not self._key:
             raise Permanent(
-                f"{self._name}: no key; set OPENAI_API_KEY or api_key", code="wrong_key"
+                f"{self._name}: no key; set OPENAI_API_KEY to a key that the provider takes",
+                code="wrong_key",
             )
         return await self._clients.get()
 
@@ -150,7 +151,7 @@ class _Api:
         await self._clients.close()
 
     def call(self) -> _Call:
-        return _Call(self._name, self._breaker, self._key)
+        return _Call(self._name, shown(self._base_url), self._breaker, self._key)
 
     def _open(self) -> Any:
         try:
@@ -174,8 +175,9 @@ class _Api:
 class _Call:
     """One call under the breaker; what the SDK raises becomes ours, without the key in it."""
 
-    def __init__(self, name: str, breaker: Breaker, key: str) -> None:
+    def __init__(self, name: str, where: str, breaker: Breaker, key: str) -> None:
         self._name = name
+        self._where = where
         self._breaker = breaker
         self._key = key
         self.began = False  # part of an answer may have come
@@ -198,7 +200,7 @@ class _Call:
             assert isinstance(named, Transient)
             self._breaker.told_to_wait(named.retry_after or 1.0)
         else:
-            self._breaker.failed()
+            self._breaker.failed(str(named).removeprefix(self._name).lstrip(": "))
         # Without the chain: the SDK's exceptions hold the request, and so the key.
         raise named from None
 
@@ -214,11 +216,13 @@ class _Call:
             case openai.APIStatusError():
                 return self._by_status(error)
             case openai.APITimeoutError():
-                return Transient(f"{self._name}: no connection in time", code="timeout")
+                message = f"{self._name}: no connection to {self._where} in time"
+                return Transient(message, code="timeout")
             case openai.APIConnectionError() if self.began:
                 return Transient(f"{self._name}: the answer broke off", code="truncated")
             case openai.APIConnectionError():
-                return Transient(f"{self._name}: the connection failed", code="disconnected")
+                message = f"{self._name}: {self._where} cannot be reached; does the server run?"
+                return Transient(message, code="disconnected")
             case openai.APIError():
                 return Transient(f"{self._name}: {self._said(error)}", code="provider_error")
             case openai.OpenAIError():

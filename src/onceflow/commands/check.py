@@ -88,18 +88,19 @@ def doctor(*, common: Common | None = None) -> int:
         Finding("program", "ok", f"Onceflow {__version__}, Python {platform.python_version()}")
     ]
     code = OK
+    looking_at = "settings"
     try:
         settings = common.settings()
         changed = [(name, origin) for name, _, origin in _all_settings(common)]
         text = ", ".join(f"{name} from {origin}" for name, origin in changed if origin != "default")
         findings.append(Finding("settings", "ok", text or "all defaults"))
+        looking_at = "model"
         findings.append(_model(common))
+        looking_at = "database"
         findings += asyncio.run(_examine(common.existing(), settings))
-    except StoreUnavailable as error:
-        findings.append(Finding("database", "bad", masked(str(error))))
-        code = UNREACHABLE
     except (OnceflowError, UsageError) as error:
-        findings.append(Finding("database", "bad", masked(str(error))))
+        findings.append(Finding(looking_at, "bad", masked(str(error))))
+        code = UNREACHABLE if isinstance(error, StoreUnavailable) else OK
     if code == OK and any(one.verdict == "bad" for one in findings):
         code = SOME_FAILED
     if out.as_json:

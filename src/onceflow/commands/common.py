@@ -163,11 +163,15 @@ async def find_item(flow: Flow, pipeline: str | None, name: str) -> Item:
 
 async def _last_gate(flow: Flow, pipeline: str | None) -> Item:
     """The item that the gate of the newest run added."""
-    for run in await flow.runs(pipeline, limit=1):
+    gates = {row["pipeline"] for row in await flow.store.read("stages") if row["is_gate"]}
+    for run in await flow.runs(pipeline):
         if run.gate_item is not None:
             return await flow.item(None, run.gate_item)
-        raise UnknownItem(f"run {run.id} has no gate's item (yet); `onceflow runs` lists the runs")
-    raise UnknownItem(f"there is no run in {flow.store.url} yet")
+        if run.pipeline in gates:
+            break
+    else:
+        raise UnknownItem(f"there is no run with a gate in {flow.store.url} yet")
+    raise UnknownItem(f"run {run.id} has no gate's item (yet); `onceflow runs` lists the runs")
 
 
 def _spelled(pipeline: str, name: str) -> str:

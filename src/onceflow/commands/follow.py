@@ -28,7 +28,7 @@ from onceflow.commands.board import (
 )
 from onceflow.commands.common import WORKED_BY
 from onceflow.commands.output import is_fancy, remark
-from onceflow.commands.text import masked, plain
+from onceflow.commands.text import masked, plain, span
 from onceflow.engine.neighbours import living
 
 LOOK_SECONDS = 0.25
@@ -64,6 +64,8 @@ class Watcher:
         self._began = time.monotonic()
         self._texts: dict[int, str] = {}
         self._seen = 0
+        self._told: set[tuple[str | None, Any]] = set()
+        """The reasons for which something is tried again later, as far as they were said."""
         self._alive = True
         self.sealed = True
         self._spent: tuple[int, float] = (0, 0.0)
@@ -149,19 +151,27 @@ class Watcher:
         return int((await self._flow.store.read("last_event"))[0]["seq"])
 
     async def failures(self) -> list[str]:
-        """What failed since the last time, one line each."""
+        """What failed since the last time, one line each; and what is tried again later, once for
+        each reason."""
         last = await self._last()
         lines: list[str] = []
         more = 0
         async for event in self._flow.events(
-            after=self._seen, pipeline=self.scope.pipeline, kinds=["failed"]
+            after=self._seen, pipeline=self.scope.pipeline, kinds=["failed", "retried", "released"]
         ):
             last = event.seq
-            if len(lines) < LINES_MAX:
-                error = plain(event.data.get("error", ""), 200).removeprefix(f"{event.key} ")
-                lines.append(f"failed  {event.stage}  {plain(event.key, 120)}: {error}")
-            else:
+            error = plain(event.data.get("error", ""), 200).removeprefix(f"{event.key} ")
+            line = f"{event.stage}  {plain(event.key, 120)}: {error}"
+            if event.kind == "failed" and len(lines) < LINES_MAX:
+                lines.append(f"failed  {line}")
+            elif event.kind == "failed":
                 more += 1
+            elif "delay_ms" in event.data:
+                reason = (event.stage, event.data.get("code"))
+                if reason not in self._told:
+                    self._told.add(reason)
+                    seconds = event.data["delay_ms"] / 1000
+                    lines.append(f"later   {line} (again in {span(seconds)})")
         self._seen = last
         return [*lines, f"… and {more:,} more failed"] if more else lines
 

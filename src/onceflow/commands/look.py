@@ -19,7 +19,7 @@ from cyclopts import Parameter
 from onceflow import Event, Flow, Item, Run
 from onceflow.commands.common import Common, Flag, check_pipeline, find_item, find_run
 from onceflow.commands.knowledge import folder
-from onceflow.commands.next import next_step, where, worker_command
+from onceflow.commands.next import go_on, next_step, where
 from onceflow.commands.output import OK, SOME_FAILED, Out, UsageError, is_fancy, terminal_width
 from onceflow.commands.text import ago, clock, cut, cut_middle, many, plain, span
 from onceflow.core.item import Phase
@@ -37,8 +37,9 @@ BODY_CHARS_SHOWN = 2000
 READER_SECONDS = 0.5
 """How soon a reader that is gone is missed."""
 PLAIN_SECONDS = 10.0
-NARROW = 70
+NARROW = 90
 """Below so many columns a line of the history has no room for its date."""
+KEY_CHARS_MIN = 12
 
 
 # --- status ---
@@ -90,7 +91,7 @@ def _status_next(found: Mapping[str, Any], at: str) -> Iterator[str]:
             for row in one["stages"].values()
         )  # fmt: skip
         if not alive and any(to_do):
-            yield f"next: {worker_command(name)}{at}"
+            yield f"next: {go_on(name, at)}"
         if any(row["pipeline"] == name for row in found["failures"]):
             yield f"next: onceflow items --phase failed --pipeline {name}{at}"
 
@@ -278,6 +279,7 @@ async def _runs(flow: Flow, pipeline: str | None, most: int | None, out: Out) ->
             out.emit({**asdict(run), "state": _run_state(run)})
         return OK
     columns = ("RUN", "PIPELINE", "STATE", "ITEMS", "OPEN", "FAILED", "TOKENS", "BEGAN")
+    alike = len({one.pipeline for one in listed}) <= 1
     out.table(
         columns,
         [
@@ -285,7 +287,7 @@ async def _runs(flow: Flow, pipeline: str | None, most: int | None, out: Out) ->
              ago(now, one.created_at))
             for one in listed
         ],
-        spare=("TOKENS", "PIPELINE", "OPEN", "BEGAN", "ITEMS"),
+        spare=("TOKENS", *(("PIPELINE",) if alike else ()), "OPEN", "BEGAN", "ITEMS"),
     )  # fmt: skip
     return OK
 
@@ -414,14 +416,16 @@ def _item_rows(out: Out, page: Sequence[Item], widths: Sequence[int] | None) -> 
 
 def _narrow_items(out: Out, page: Sequence[Item], room: int, *, head: bool) -> None:
     """What is known of each item under its key, where there is no room for columns."""
+    alike = len({item.pipeline for item in page}) == 1
+    states = [item.state if alike else f"{item.pipeline} {item.state}" for item in page]
     ids = max(len(str(page[-1].id)), 2)
-    states = max(5, *(len(item.state) for item in page))
+    widest = max(5, *map(len, states))
     if head:
-        out.line(f"{'ID':<{ids}}  {'STATE':<{states}}  KEY")
-    left = max(room - ids - states - 4, 12)
-    for item in page:
+        out.line(f"{'ID':<{ids}}  {'STATE':<{widest}}  KEY")
+    left = max(room - ids - widest - 4, KEY_CHARS_MIN)
+    for item, state in zip(page, states, strict=True):
         key = cut_middle(plain(item.key, 1000), left)
-        out.line(f"{item.id:<{ids}}  {item.state:<{states}}  {key}")
+        out.line(f"{item.id:<{ids}}  {state:<{widest}}  {key}")
         if item.error:
             out.hanging("    ", plain(item.error, 300))
 
@@ -490,7 +494,7 @@ async def _show(flow: Flow, pipeline: str | None, name: str, out: Out, at: str) 
         out.hanging("  ", body)
     out.line("\nhistory")
     for event in events:
-        out.line(f"  {event_line(event, with_key=False)}")
+        put_event(out, event, indent="  ", with_key=False)
     return OK
 
 
@@ -635,27 +639,41 @@ def _put_event(out: Out, event: Event) -> None:
     if out.as_json:
         out.emit(event)
     else:
-        out.line(event_line(event))
+        put_event(out, event)
 
 
-def event_line(event: Event, *, with_key: bool = True) -> str:
-    """An event for people."""
+def put_event(out: Out, event: Event, *, indent: str = "", with_key: bool = True) -> None:
+    """An event for people; its reason on lines of its own where the terminal is too narrow."""
     width = terminal_width(sys.stdout)
-    words = [str(event.seq), clock(event.at), f"{event.kind:<15}"]
-    if width is not None and width < NARROW:
-        words = [str(event.seq), clock(event.at).split()[-1], event.kind]
-    if with_key:
-        words.append(plain(event.key or event.pipeline, 100))
+    narrow = width is not None and width < NARROW
+    at = clock(event.at).split()[-1] if narrow else clock(event.at)
+    words = [f"{event.seq:>4}", at, event.kind if narrow else f"{event.kind:<16}"]
+    more: list[str] = []
     if event.stage:
-        words.append(f"{event.stage} -> {event.state}" if event.state else event.stage)
+        more.append(f"{event.stage} -> {event.state}" if event.state else event.stage)
     if event.attempt:
-        words.append(f"attempt {event.attempt}")
+        more.append(f"attempt {event.attempt}")
     if event.seconds is not None:
-        words.append(span(event.seconds))
-    if event.data:
-        words.append(plain(event.data.get("error") or json.dumps(dict(event.data)), 200))
-    text = "  ".join(words)
-    return text if width is None else cut(text, width if with_key else width - 2)
+        more.append(span(event.seconds))
+    if event.kind == "claimed" and event.worker:
+        more.append(f"by {event.worker}")
+    key = [plain(event.key or event.pipeline, 100)] if with_key else []
+    reason = plain(_reason(event), 200)
+    text = indent + "  ".join([*words, *key, *more, *([reason] if reason else [])])
+    if width is None or len(text) <= width:
+        out.line(text)
+        return
+    taken = len(indent) + sum(len(word) + 2 for word in (*words, *more))
+    key = [cut_middle(word, max(width - taken, KEY_CHARS_MIN)) for word in key]
+    out.line(cut(indent + "  ".join([*words, *key, *more]), width))
+    if reason:
+        out.hanging(f"{indent}      ", reason)
+
+
+def _reason(event: Event) -> str:
+    """What an event says besides: why, or what it was told."""
+    more = {name: value for name, value in event.data.items() if name != "limit"}
+    return str(more.get("error") or (json.dumps(more) if more else ""))
 
 
 # --- watch ---

@@ -17,8 +17,12 @@ def where(common: Common) -> str:
     return db + (f" --config {shlex.quote(str(common.config))}" if common.config else "")
 
 
-def worker_command(pipeline: str) -> str:
-    return WORKED_BY.get(pipeline, "onceflow worker FILE.py")
+def go_on(pipeline: str, at: str) -> str:
+    """What has a pipeline worked on. Of a ready one nobody here knows its flags (--model,
+    --allow-network): without them, pages would be read in another way than they were added for."""
+    if pipeline in WORKED_BY:
+        return f"the `onceflow {pipeline}` command that added it once more"
+    return f"onceflow worker FILE.py{at}"
 
 
 async def anybody_works(flow: Flow, pipeline: str) -> bool:
@@ -31,8 +35,8 @@ async def anybody_works(flow: Flow, pipeline: str) -> bool:
 
 async def next_step(flow: Flow, item: Item, at: str) -> str | None:
     """The command that gets one item on, or shows what came out; None if it goes on by itself."""
-    key = shlex.quote(plain(item.key, 2000))
-    works = f"{worker_command(item.pipeline)}{at}"
+    key = await _name(flow, item)
+    works = go_on(item.pipeline, at)
     match item.phase:
         case Phase.DONE:
             return f"onceflow show {key}{at}"
@@ -51,3 +55,13 @@ async def next_step(flow: Flow, item: Item, at: str) -> str | None:
         if (await flow.run(item.run)).halted:
             return "the command that added it once more, with a larger --max-tokens or --max-cost"
     return None if await anybody_works(flow, item.pipeline) else works
+
+
+async def _name(flow: Flow, item: Item) -> str:
+    """An item as further commands find it, also where several pipelines have its key."""
+    key = shlex.quote(plain(item.key, 2000))
+    for row in await flow.store.read("pipelines"):
+        other = {"pipeline": row["name"], "key": item.key}
+        if row["name"] != item.pipeline and await flow.store.read("item_by_key", **other):
+            return f"{key} --pipeline {item.pipeline}"
+    return key

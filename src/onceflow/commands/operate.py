@@ -12,7 +12,7 @@ from cyclopts import Parameter
 
 from onceflow import Flow, Pipeline
 from onceflow.commands.common import WORKED_BY, Common, Flag, check_pipeline, find_item, find_run
-from onceflow.commands.next import anybody_works, where, worker_command
+from onceflow.commands.next import anybody_works, go_on, where
 from onceflow.commands.output import OK, SOME_FAILED, Out, UsageError
 from onceflow.commands.program import pipelines_of
 from onceflow.commands.ready import ready_pipelines
@@ -214,8 +214,8 @@ async def _tell_who_works(flow: Flow, at: str, out: Out) -> None:
     for row in await flow.store.read("activity"):
         name = row["pipeline"]
         if row["ready"] and not await anybody_works(flow, name):
-            again = "the command that added them" if name not in WORKED_BY else f"onceflow {name}"
-            out.say(f"  next: {worker_command(name)}{at}, or {again} once more")
+            again = "" if name in WORKED_BY else ", or the command that added them once more"
+            out.say(f"  next: {go_on(name, at)}{again}")
 
 
 async def _check_stage(flow: Flow, stage: str | None, pipeline: str | None) -> None:

@@ -635,7 +635,9 @@ async def _settle(flow: Flow, report: Report, where: str) -> Report:
             report.depths[deep] = report.depths.get(deep, 0) + row["items"]
     if run is not None and run.halted and run.finished_at is None:
         report.stuck = report.stuck or 1  # the gate's own item may be all that waits
-        report.notes.append(f"the run is halted: {run.halted}")
+        report.notes.append(
+            f"the run is halted: {run.halted}; this command with a larger one goes on"
+        )
     waits = report.open or (run is not None and run.finished_at is None)
     for row in await flow.store.read("stages"):
         if row["pipeline"] == report.pipeline and row["paused_at"] is not None and waits:
@@ -701,6 +703,8 @@ def _summary(report: Report, pipeline: Pipeline, where: str, wishes: Wishes) -> 
         yield f"  written: {plain(report.out)}"
     if report.unwritten is not None:
         yield f"  {plain(report.unwritten)}; run the same command again to write them"
+    if report.duplicate and not report.already:
+        yield f"  {many(report.duplicate, 'line')} of the list said the same as another"
     if len(report.depths) > 1:
         deep = sorted(report.depths.items(), key=lambda pair: int(pair[0]))
         yield "  by depth: " + ", ".join(f"{depth}: {count:,}" for depth, count in deep)

@@ -64,7 +64,8 @@ class HandlerError(OnceflowError):
 
 class Transient(HandlerError):
     """It may work later. `retry_after` (seconds) is a floor under the backoff; `hold_lane_seconds`
-    keeps every other item of its lane from starting, anywhere, for so long."""
+    keeps every other item of its lane from starting, anywhere, for so long. Without `counts`
+    nothing was tried, such as while a provider is left alone: it costs no attempt."""
 
     default_code = "transient"
 
@@ -75,10 +76,12 @@ class Transient(HandlerError):
         code: str | None = None,
         retry_after: float | None = None,
         hold_lane_seconds: float = 0.0,
+        counts: bool = True,
     ) -> None:
         super().__init__(message, code=code)
         self.retry_after = retry_after
         self.hold_lane_seconds = hold_lane_seconds
+        self.counts = counts
 
 
 class Permanent(HandlerError):

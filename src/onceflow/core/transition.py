@@ -80,7 +80,8 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The attempt raised. `unexpected` is anything but Transient and Permanent."""
+    """The attempt raised. `unexpected` is anything but Transient and Permanent; what does not
+    `count` is given back with its attempt, and waits."""
 
     message: str
     code: str
@@ -88,6 +89,7 @@ class Failed:
     retry_after: float | None = None
     unexpected: bool = False
     hold_lane_seconds: float = 0.0
+    counts: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +234,7 @@ def _fail(pipeline: Pipeline, stage: Stage, lease: Lease, failed: Failed) -> Tra
         data["unexpected"] = True
     final = failed.permanent or lease.attempt >= pipeline.attempts_of(stage)
     data["permanent"] = failed.permanent
-    if final:
+    if final and failed.counts:
         return Transition(
             stage.name,
             Phase.FAILED,
@@ -247,12 +249,12 @@ def _fail(pipeline: Pipeline, stage: Stage, lease: Lease, failed: Failed) -> Tra
     return Transition(
         stage.name,
         Phase.WAITING,
-        attempt=lease.attempt,
+        attempt=lease.attempt - int(not failed.counts),
         lane=pipeline.lane_of(stage, lease.key),
         delay_ms=delay_ms,
         error=message,
         error_code=failed.code,
-        events=(NewEvent(Kind.RETRIED, data),),
+        events=(NewEvent(Kind.RETRIED if failed.counts else Kind.RELEASED, data),),
         hold=_hold(pipeline, stage, lease, failed.hold_lane_seconds),
     )
 
@@ -291,7 +293,7 @@ def failure(error: BaseException) -> Failed | Released:
     if isinstance(error, Transient):
         return Failed(
             str(error), error.code, retry_after=error.retry_after,
-            hold_lane_seconds=error.hold_lane_seconds,
+            hold_lane_seconds=error.hold_lane_seconds, counts=error.counts,
         )  # fmt: skip
     message = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     return Failed(message, "unexpected", unexpected=True)

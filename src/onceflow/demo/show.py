@@ -415,17 +415,18 @@ class Show:
     def _end(self) -> None:
         report, tell = self._report, self._tell
         database = shlex.quote(str(self._database))
+        onceflow = _command()
         summaries = self._out / SUMMARIES
         tell.head("Where to look next")
         tell.pairs(
             [
                 (f"{summaries / 'digest.md'}", "the digest; beside it one JSON file for each page"),
-                (f"onceflow show {self._slow} --db {database}",
+                (f"{onceflow} show {self._slow} --db {database}",
                  f"the history of {SLOW_PATH}, which was taken over"),
-                (f"onceflow status --db {database}", "the counts, the workers, the failures"),
+                (f"{onceflow} status --db {database}", "the counts, the workers, the failures"),
                 (f"{self._out / 'worker-1.log'}, {self._out / 'worker-2.log'}",
                  "every transition, as each worker saw it"),
-                ("onceflow summarize URL...", "the same with pages of your own"),
+                (f"{onceflow} summarize URL...", "the same with pages of your own"),
             ]
         )  # fmt: skip
         tell.line()
@@ -433,6 +434,15 @@ class Show:
             tell.line(f"All as it should be, after {span(report.seconds)}.", "bold green")
         for text in report.wrong:
             tell.line(f"Not as it should be: {text}", "bold red")
+
+
+def _command() -> str:
+    """How this program is called from here: it may lie in an environment that is not active."""
+    if shutil.which("onceflow"):
+        return "onceflow"
+    beside = Path(sys.executable).with_name("onceflow")
+    inside = beside.exists() and beside.is_relative_to(Path.cwd())
+    return shlex.quote(str(beside.relative_to(Path.cwd()))) if inside else "onceflow"
 
 
 def _path(url: str) -> str:

@@ -252,6 +252,8 @@ class Flow:
 
     def _ended(self, _working: asyncio.Task[None]) -> None:
         self.last_health = self.health()
+        if self._manager is not None:
+            self._manager.over()
         self._manager = None
         self._at_rest.set()
 

@@ -11,10 +11,10 @@ import asyncio
 import logging
 import os
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence, Set
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence, Set
 from contextlib import asynccontextmanager, contextmanager
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from onceflow.core.errors import OnceflowError, Permanent, StoreUnavailable
 from onceflow.core.item import SETTLED, Added, Item, Json, Lease, Phase
@@ -46,6 +46,7 @@ from onceflow.store.base import Add, Claim, Claimed, Exchanged, Finish, Row, Sto
 from onceflow.store.clock import boot_id
 
 log = logging.getLogger("onceflow")
+T = TypeVar("T")
 
 
 class Finished(NamedTuple):
@@ -106,7 +107,7 @@ class Manager:
         self._early: dict[int, Lease] = {}
         """New leases on items whose finish, though it must be committed, is not answered yet."""
         self._pauses: dict[StageKey, str] = {}
-        self._beside: set[asyncio.Future[None]] = set()
+        self._beside: set[asyncio.Task[Any]] = set()
         """What callers have asked the database for, beside the exchanges."""
         self._may_ask = asyncio.Event()
         """Callers may do so: not before the first heartbeat, nor while we look what we hold."""
@@ -124,6 +125,7 @@ class Manager:
         self._scan_at = self._sweep_at = self._idle_check_at = float("-inf")
         self._sweeping: asyncio.Task[bool] | None = None
         self._swept_at = float("-inf")
+        self._sweep_took = 0.0
         self._gates_at = float("inf")
         """When to ask for the gates of the runs that had items settled here."""
         self._sleeps_until = float("-inf")
@@ -162,24 +164,7 @@ class Manager:
     async def add(self, add: Add) -> Added:
         """Add items; as many as there is room for begin in the same transaction."""
         await self._turn_to_ask()
-        first = (add.pipeline.name, add.pipeline.first.name)
-        plan = self._scheduler.plans[first]
-        room = self._scheduler.room(plan) if self._may_claim() else 0
-        count = min(len(add.seeds), room)
-        wishes = [(plan, plan.wish(count))] if count > 0 else []
-        with self._asking(wishes) as claims:
-            added, claimed = await self._store.add(add, self.worker.id, claims)
-        self._begin_with(wishes, claimed)
-        if added.new > sum(len(one.leases) for one in claimed):
-            # There was no room, or a claim under way reserved it and looked before this commit.
-            self._scheduler.wake(first)
-        if add.has_ceiling or added.known:
-            # A run that was halted may go on, and what is known may be done again: in any stage.
-            self._scheduler.wake()
-        if not added.new:
-            self._ask_for_gate(add.run)  # it may be settled as it is
-        await asyncio.sleep(0)  # what began is on its way before its caller goes on
-        return added
+        return await self._ask(self._add(add))
 
     async def perform(self, item: int, stage: StageKey) -> bool:
         """Claim one item by name and begin it at once; False if that cannot be."""
@@ -190,39 +175,72 @@ class Manager:
             await self._turn_to_ask()
         except Stopped:
             return False
+        return await self._ask(self._perform(item, plan))
+
+    def over(self) -> None:
+        """It has ended, or never began: nobody waits for it any more."""
+        self._over = True
+        self._may_ask.set()
+
+    async def _turn_to_ask(self) -> None:
+        """Whoever asks during a stop asks the store itself: otherwise a stop might never end."""
+        while not self._may_ask.is_set():
+            await self._may_ask.wait()
+        if self._over or self._stop_at is not None:
+            raise Stopped("the manager stops, or has stopped")
+
+    async def _ask(self, question: Coroutine[Any, Any, T]) -> T:
+        """Have the database asked beside the exchanges: the way through the loop would take as long
+        as the question. Its answer is ours, also when the caller does not wait for it."""
+        asked = self._loop.create_task(question)
+        self._beside.add(asked)
+        asked.add_done_callback(self._answered)
+        return await asyncio.shield(asked)
+
+    def _answered(self, asked: asyncio.Task[Any]) -> None:
+        self._beside.discard(asked)
+        if not asked.cancelled():
+            asked.exception()  # the caller has it, or is gone
+
+    async def _add(self, add: Add) -> Added:
+        first = (add.pipeline.name, add.pipeline.first.name)
+        plan = self._scheduler.plans[first]
+        room = self._scheduler.room(plan) if self._may_claim() else 0
+        count = min(len(add.seeds), room)
+        wishes = [(plan, plan.wish(count))] if count > 0 else []
+        with self._reserving(wishes) as claims:
+            added, claimed = await self._store.add(add, self.worker.id, claims)
+        self._begin_with(wishes, claimed)
+        if added.new > sum(len(one.leases) for one in claimed):
+            # There was no room, or a claim under way reserved it and looked before this commit.
+            self._scheduler.wake(first)
+        if add.has_ceiling or added.known:
+            # A run that was halted may go on, and what is known may be done again: in any stage.
+            self._scheduler.wake()
+        if not added.new:
+            self._ask_for_gate(add.run)  # it may be settled as it is
+        return added
+
+    async def _perform(self, item: int, plan: Plan) -> bool:
         if not self._may_claim() or (plan.stage.bounded and self._scheduler.room(plan) <= 0):
             return False
         wishes = [(plan, plan.wish(1, item))]
-        with self._asking(wishes) as claims:
+        with self._reserving(wishes) as claims:
             reply = await self._store.exchange(self.worker.id, [], claims)
         self._begin_with(wishes, reply.claimed, first=True)
         return any(one.leases for one in reply.claimed)
 
-    async def _turn_to_ask(self) -> None:
-        """Callers ask the database for themselves, beside the exchanges: the way through the loop
-        would take as long as the question."""
-        while not self._may_ask.is_set():
-            await self._may_ask.wait()
-        if self._over:
-            raise Stopped("the manager has stopped")
-
     @contextmanager
-    def _asking(self, wishes: Sequence[tuple[Plan, Claim]]) -> Iterator[list[Claim]]:
-        """A caller's question is under way. The room that its claims may fill is reserved; without
-        an answer they are in doubt."""
+    def _reserving(self, wishes: Sequence[tuple[Plan, Claim]]) -> Iterator[list[Claim]]:
+        """The room that claims may fill is reserved; without an answer they are in doubt."""
         for plan, wish in wishes:
             plan.reserved += wish.count
-        answered = self._loop.create_future()
-        self._beside.add(answered)
         try:
             yield [wish for _, wish in wishes]
         except BaseException:
             self._give_up(wishes)
             self._news.set()
             raise
-        finally:
-            self._beside.discard(answered)
-            answered.set_result(None)
 
     def _begin_with(
         self,
@@ -707,8 +725,7 @@ class Manager:
         return self._stop_at + LAST_WORDS_SECONDS
 
     async def _end(self) -> None:
-        self._over = True
-        self._may_ask.set()
+        self.over()
         for asked in self._asked:
             asked.reply.cancel()
         if self._sweeping is not None:
@@ -765,7 +782,10 @@ class Manager:
             raise
         self.tally.reclaimed += swept.reclaimed
         now = self._swept_at = self._loop.time()
-        self._settle_seconds = max(SETTLE_SECONDS, (now - began) * SWEEP_SHARE)
+        took, before = now - began, self._sweep_took
+        self._sweep_took = took
+        # One slow sweep may have waited for somebody else's lock: two are what it takes.
+        self._settle_seconds = max(SETTLE_SECONDS, min(took, before) * SWEEP_SHARE)
         self._sweep_at = min(self._sweep_at, now + self._settings.cleanup_seconds)
         if swept.due_in_ms is not None:
             self._sweep_at = min(self._sweep_at, now + max(swept.due_in_ms, 1) / 1000)

@@ -49,6 +49,7 @@ WAY_ON = {
     "not_installed": "then go on",
     "wiki_refused": "the wiki must let this client read, or choose another with --wiki",
     "blocked_address": "",  # the error says it itself
+    "name_not_found": "is there a network, and is --wiki the address of its api.php?",
 }
 
 
@@ -111,7 +112,7 @@ class Expand:
             if error.code in OF_A_TITLE:
                 raise
             what = str(error).rstrip(".")
-            way = WAY_ON.get(error.code, "see to it")
+            way = WAY_ON.get(error.code, "is --wiki the address of its api.php?")
             raise Pause(f"{what}; {way}" if way else what, code=error.code) from error
         title = titled(article.title)
         names = [name for name in possible(article.redirects) if name != title]

@@ -13,12 +13,11 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
-from onceflow import Done, Lane, Pause, Permanent, Pipeline, Stage, Usage, Work
+from onceflow import Done, Lane, Permanent, Pipeline, Stage, Usage, Work
 from onceflow.clients import Extractor, Http, Llm, Page, canonical
 from onceflow.clients.http import Headers
-from onceflow.clients.llm import STAGE_CODES
 from onceflow.clients.llm import Usage as LlmUsage
-from onceflow.pipelines.summarize import WAY_ON
+from onceflow.pipelines.summarize import pause_for
 
 NAME = "ingest"
 FETCHES_MAX = 8
@@ -112,9 +111,7 @@ class Ingest:
             else:
                 story, usage = await self._picked(work, article)
         except Permanent as error:
-            if error.code in STAGE_CODES:
-                what = str(error).rstrip(".")
-                raise Pause(f"{what}; {WAY_ON[error.code]}", code=error.code) from error
+            pause_for(error)
             raise
         result = {
             **story,

@@ -222,11 +222,17 @@ async def _told(stream: Stream, work: Work) -> LlmUsage:
         async for part in stream:
             work.emit("summary_partial", text=part)
     except Permanent as error:
-        if error.code in STAGE_CODES:
-            what = str(error).rstrip(".")
-            raise Pause(f"{what}; {WAY_ON[error.code]}", code=error.code) from error
+        pause_for(error)
         raise
     return stream.usage
+
+
+def pause_for(error: Permanent) -> None:
+    """What every item would meet pauses the stage."""
+    if error.code in STAGE_CODES:
+        what, way = str(error).rstrip("."), WAY_ON[error.code]
+        told = what if what.endswith(way) else f"{what}; {way}"
+        raise Pause(told, code=error.code) from error
 
 
 class _Listing:

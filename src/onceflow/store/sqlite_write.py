@@ -459,6 +459,7 @@ def _admit_extras(
     db: apsw.Connection, kept: Sequence[Finish], pipelines: dict[str, Pipeline], now: int
 ) -> None:
     """Names, aliases, parts, children (once for each run), and what was spent."""
+    renamed: list[tuple[str, str, int]] = []
     aliases: list[tuple[str, str, int]] = []
     spent: list[tuple[int, int, float]] = []
     children: dict[tuple[str, str], list[Seed]] = {}
@@ -466,7 +467,7 @@ def _admit_extras(
         if change.key is not None and change.key != lease.key:
             run(db, "drop_alias", pipeline=lease.pipeline, key=change.key, item=lease.item)
             run(db, "rename", key=change.key, item=lease.item)
-            aliases.append((lease.pipeline, lease.key, lease.item))
+            renamed.append((lease.pipeline, lease.key, lease.item))
         aliases += [(lease.pipeline, key, lease.item) for key in change.aliases]
         if any(change.usage):
             spent.append((lease.item, *change.usage))
@@ -476,8 +477,8 @@ def _admit_extras(
             for run_id, depth in _rows(db, "runs_of", item=lease.item):
                 found = children.setdefault((run_id, lease.pipeline), [])
                 found += deeper(change.children, depth)
-    if aliases:
-        run(db, "add_aliases", rows=json.dumps(aliases))
+    if renamed or aliases:  # an item's old key is its own before it can be another one's
+        run(db, "add_aliases", rows=json.dumps(renamed + aliases))
     if spent:
         run(db, "run_spend", rows=json.dumps(spent))
     for (run_id, pipeline), seeds in children.items():

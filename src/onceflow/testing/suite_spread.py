@@ -136,6 +136,23 @@ class SpreadSuite:
 
     # --- an item's own key ---
 
+    async def test_an_old_key_stays_its_items_whoever_else_asks_for_it_at_the_same_moment(
+        self, make_store: MakeStore
+    ) -> None:
+        async with Rig(make_store, GRAPH) as rig:
+            for run, order in (("run-1", 1), ("run-2", -1)):
+                await rig.add([f"{run} a", f"{run} b"], run)
+                a, b = (await rig.claim("load", 2)).leases
+                finishes = [
+                    rig.finishing(b, Done({}, aliases=[f"{run} a"])),
+                    rig.finishing(a, Done({}, key=f"{run} own")),
+                ]
+
+                await rig.store.exchange("w", finishes[::order], [])
+
+                assert (await rig.item(f"{run} a"))["id"] == a.item
+                assert (await rig.item(f"{run} own"))["id"] == a.item
+
     async def test_an_item_gets_its_own_key_and_keeps_the_old_one(
         self, make_store: MakeStore
     ) -> None:

@@ -11,8 +11,8 @@ from urllib.parse import urlsplit
 
 from onceflow import Done, Halt, Lane, Pause, Permanent, Pipeline, Stage, Transient, Usage, Work
 from onceflow.clients import Embedder, Extractor, Http, Llm
-from onceflow.clients.llm import STAGE_CODES, tokens_about
 from onceflow.clients.llm import Usage as LlmUsage
+from onceflow.clients.llm import tokens_about
 from onceflow.core.errors import PipelineError
 from onceflow.pipelines.analyze import scores as judge
 from onceflow.pipelines.analyze.mentions import brand_of, mention
@@ -28,7 +28,7 @@ from onceflow.pipelines.analyze.shapes import (
     Prompts,
     SiteAnalysis,
 )
-from onceflow.pipelines.summarize import WAY_ON
+from onceflow.pipelines.summarize import pause_for
 
 NAME = "analyze"
 PAGES_DEFAULT, PAGES_MOST = 20, 500
@@ -131,7 +131,7 @@ class Analyze:
         try:
             return await refined(body, llm, idempotency_key=work.idempotency_key)
         except Permanent as error:
-            _pause_for(error)
+            pause_for(error)
             why = str(error)
         except Transient as error:
             if error.code != "bad_answer" and work.attempt < self.attempts:
@@ -222,7 +222,7 @@ class Analyze:
         try:
             await stream.read()
         except Permanent as error:
-            _pause_for(error)
+            pause_for(error)
             refused = {"refused": True, "why": str(error)[:500]}
             await work.keep(name, refused)
             return refused
@@ -323,13 +323,6 @@ def _part(prompt: Prompt, llm: Llm) -> str:
 async def _check_left(work: Work) -> None:
     if (await work.left()).nothing:
         raise Halt("the run's ceiling is reached; raise --max-tokens or --max-cost and go on")
-
-
-def _pause_for(error: Permanent) -> None:
-    """What every item would meet pauses the stage."""
-    if error.code in STAGE_CODES:
-        what = str(error).rstrip(".")
-        raise Pause(f"{what}; {WAY_ON[error.code]}", code=error.code) from error
 
 
 def _first_of(failures: Sequence[Exception]) -> Exception:

@@ -21,7 +21,7 @@ SELECT e.item, i.key, 'event ' || e.n || ' (' || e.kind || ') leads from ' || e.
        WHEN e.kind = 'cancelled'
          THEN e.phase = 'cancelled' AND e.phase_before IN ('waiting', 'ready', 'active')
        WHEN e.kind = 'released'
-         THEN e.stage = e.stage_before AND e.phase = 'ready' AND e.phase_before = 'active'
+         THEN e.stage = e.stage_before AND e.phase IN ('ready', 'waiting') AND e.phase_before = 'active'
        WHEN e.kind = 'reclaimed'
          THEN e.stage = e.stage_before AND e.phase IN ('ready', 'waiting') AND e.phase_before = 'active'
        WHEN e.kind = 'retried'

@@ -751,9 +751,11 @@ async def _settle_runs(
     asked = {"runs": due, "gate_key": GATE_KEY, "few": OPEN_MAX}
     opened = await db.rows("run_settle", **asked) if due else []
     shut = set(due).difference(row["id"] for row in opened)
+    missed = 0
     if shut:  # one that was seen settled is open again, or somebody has the run locked
         found = await db.rows("run_look", runs=sorted(shut))
         seen += [(row["id"], (row["shut_by"] or 1) - 1) for row in found]
+        missed = sum(row["shut_by"] is None for row in found)
     if seen:
         await db.rows(
             "run_witness", runs=[run for run, _ in seen], witnesses=[item for _, item in seen]
@@ -762,7 +764,7 @@ async def _settle_runs(
     ended = await db.rows("run_finish", runs=over) if over else []
     paged = [row["id"] for row in page if row["paged"]]
     page_end = paged[-1] if len(paged) >= SWEEP_MAX else ""
-    return len(opened), len(due) - len(opened), len(ended), page_end
+    return len(opened), missed, len(ended), page_end
 
 
 # --- operators ---------------------------------------------------------------------------------

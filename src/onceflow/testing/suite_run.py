@@ -7,7 +7,7 @@ import random
 from onceflow.core.errors import StoreError
 from onceflow.core.item import Added, Seed
 from onceflow.core.pipeline import GATE_KEY, Stage
-from onceflow.core.transition import KEY_CHARS_MAX, Done, Failed, Usage, decode
+from onceflow.core.transition import KEY_CHARS_MAX, Done, Failed, Released, Usage, decode
 from onceflow.store.base import SWEEP_MAX
 from onceflow.testing.rig import DIGEST, NEWS, MakeStore, Rig, handler, pipeline, refused
 
@@ -309,6 +309,22 @@ class RunSuite:
 
             assert (await rig.run())["finished_at"] == rig.clock()
             assert [row["kind"] for row in await rig.events(run="run-1")].count("run_finished") == 1
+
+    async def test_a_run_whose_first_item_is_left_over_is_not_said_to_be_missed(
+        self, make_store: MakeStore
+    ) -> None:
+        """Nobody had it locked: whoever waits for that would wait for ever."""
+        async with Rig(make_store) as rig:
+            await rig.add(["a", "b"])
+            left, done = (await rig.claim("scrape", 2)).leases
+            await rig.finish(left, Released())
+            [going_on] = (await rig.go_on([done])).continued
+            await rig.finish(going_on)
+
+            for _ in range(2):
+                swept = await rig.store.sweep(["run-1"])
+
+                assert (swept.missed, swept.moved) == (0, False)
 
     async def test_what_the_gates_stage_spends_is_counted_in_its_run(
         self, make_store: MakeStore

@@ -20,8 +20,6 @@ from bench.machine import cpu_seconds_of
 
 AT_ONCE = 8
 DIGEST_WORDS = 200
-SLICE = 150
-"""Pages that are worked off in one way before the same ones are in the other: two seconds."""
 DIGEST_CHARS_MAX = 200_000
 
 Task = dict[str, Any]
@@ -204,30 +202,27 @@ async def whole_onceflow(task: Task) -> dict[str, float]:
 
 
 async def whole_share(task: Task) -> dict[str, float]:
-    """The CPU of a page with the engine, and what it is beyond the same handlers without one: some
-    pages in one way, the same ones in the other, in turns. Only what may be the engine's is
-    compared: extraction and the model, which are most of it, have processes and a thread of their
-    own, where a change of the machine's pace would be taken for a share of the engine."""
+    """The CPU of a page with the engine, and what it is beyond the same handlers without one, one
+    way after the other. Only what may be the engine's is compared: extraction and the model, which
+    are most of it, have processes and a thread of their own, where a change of the machine's pace
+    would be taken for a share of the engine."""
     made = parts()
     await warm(made, task)
     table = made.pipeline()
     urls = [f"{task['base']}{one}" for one in task["paths"]]
-    loops = {True: 0.0, False: 0.0}
-    whole = 0.0
+    loops: dict[bool, float] = {}
+    whole: dict[bool, float] = {}
     async with opened(task, table) as flow:
         began = time.perf_counter()
-        for number, at in enumerate(range(0, len(urls), SLICE)):
-            for engine in (True, False) if number % 2 == 0 else (False, True):
-                some = urls[at : at + SLICE]
-                loop, cpu = loop_seconds(), cpu_seconds()
-                await (worked_off(flow, table, some) if engine else handled(made, some))
-                loops[engine] += loop_seconds() - loop
-                whole += (cpu_seconds() - cpu) if engine else 0.0
+        for engine in (True, False) if task.get("turn", 0) % 2 == 0 else (False, True):
+            loop, cpu = loop_seconds(), cpu_seconds()
+            await (worked_off(flow, table, urls) if engine else handled(made, urls))
+            loops[engine], whole[engine] = loop_seconds() - loop, cpu_seconds() - cpu
         seconds = time.perf_counter() - began
         await check(flow, table, urls)
     await closed(made)
     overhead = (loops[True] - loops[False]) / len(urls) * 1000
-    return {**answer(len(urls) * 2, seconds, whole * 2), "engine_ms": overhead}
+    return {**answer(len(urls) * 2, seconds, whole[True] * 2), "engine_ms": overhead}
 
 
 def loop_seconds() -> float:

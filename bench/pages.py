@@ -6,7 +6,7 @@
               then one digest. The pipeline on SQLite (all cores), beside one process that does the
               same in a loop
     share     how much CPU the whole takes beyond the same handlers called without an engine, in one
-              process, a few pages in one way and then in the other
+              process, all pages in one way and then in the other
 
 Each figure comes from a process of its own. The contestants take turns, every second time in the
 other order, and the median of the turns' ratios counts: a machine that others use changes its pace
@@ -115,7 +115,8 @@ def _turns(
                 continue
             load, began, busy = os.getloadavg()[0], time.perf_counter(), _busy_seconds()
             done = subprocess.run(
-                [sys.executable, "-m", "bench.page_child", json.dumps({**task, "name": name})],
+                [sys.executable, "-m", "bench.page_child",
+                 json.dumps({**task, "name": name, "turn": turn})],
                 cwd=ROOT, capture_output=True, text=True, timeout=SECONDS_MAX, check=False,
             )  # fmt: skip
             if done.returncode != 0:

@@ -31,10 +31,9 @@ async def why(store: Store, item: Row, states: States, attempts: int | None = No
             return f"{state}: held until somebody triggers stage {item['stage']!r}"
         left = seconds(item["due_at"] - now)
         of = "" if attempts is None else f" of {attempts}"
-        return (
-            f"{state}: backing off for {left} more after attempt {item['attempt']}{of}: "
-            f"{item['error']}"
-        )
+        # None was used up where nothing could be tried.
+        after = f" after attempt {item['attempt']}{of}" if item["attempt"] else ""
+        return f"{state}: backing off for {left} more{after}: {item['error']}"
     workers = await store.read("workers")
     if phase is Phase.ACTIVE:
         return _active(item, state, stage, workers, now)

@@ -60,6 +60,19 @@ def postgres_server_url() -> Iterator[str]:
 
 
 @pytest.fixture
+def own_server() -> Iterator[postgres.Server]:
+    """A server that a test may stop, start and crash. It writes nothing to its disk unasked: what
+    did not wait for the disk is lost in a crash."""
+    settings = {"fsync": "off", "full_page_writes": "off", "wal_writer_delay": "10s"}
+    try:
+        server = postgres.start(settings=settings)
+    except postgres.Unavailable as error:
+        pytest.skip(f"no PostgreSQL: {error}")
+    with server:
+        yield server
+
+
+@pytest.fixture
 def postgres_url(postgres_server_url: str) -> Iterator[str]:
     """The address of a new, empty database, dropped after the test with whoever is in it."""
     name = f"onceflow_test_{secrets.token_hex(8)}"

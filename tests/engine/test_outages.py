@@ -39,17 +39,6 @@ def three_stages(handler: Any) -> Pipeline:
     return Pipeline("three", Stage("a", handler, limit=8), Stage("b", handler), Stage("c", handler))
 
 
-@pytest.fixture
-def own_server() -> Iterator[postgres.Server]:
-    """A server that a test may restart."""
-    try:
-        server = postgres.start(settings={"fsync": "off", "full_page_writes": "off"})
-    except postgres.Unavailable as error:
-        pytest.skip(f"no PostgreSQL: {error}")
-    with server:
-        yield server
-
-
 async def test_F08_postgresql_restarted_in_the_middle_loses_nothing(
     own_server: postgres.Server,
 ) -> None:

@@ -14,6 +14,7 @@ import apsw
 import pytest
 
 from onceflow import Settings
+from onceflow.engine.manager import Manager
 from onceflow.engine.queue import Queues
 from onceflow.store import queries, sqlite, sqlite_write
 from onceflow.store.base import Finish, Worker
@@ -202,6 +203,24 @@ def spacing_forgotten(patch: pytest.MonkeyPatch) -> None:
     change_sql(patch, {"lane_state": ("coalesce((SELECT next_at", "0 * coalesce((SELECT next_at")})
 
 
+def outcome_before_its_claim_is_durable(patch: pytest.MonkeyPatch) -> None:
+    """What an attempt gave is committed while the database may still forget that it began."""
+    patch.setattr(Manager, "_hand_in", lambda self, one: self._finished.append(one))
+
+
+def begun_once_more(patch: pytest.MonkeyPatch) -> None:
+    """A lease whose attempt was ended for want of a confirmation is taken up like any other."""
+    begin = Manager._see_to_it
+
+    async def forgetful(self: Manager, durable: Any, begun: Any) -> None:
+        try:
+            await begin(self, durable, begun)
+        finally:
+            self._unproven.clear()
+
+    patch.setattr(Manager, "_see_to_it", forgetful)
+
+
 FOUND_BY_SIMULATION: tuple[Plant, ...] = (
     no_fence_in_commit,
     no_fence_in_renew,
@@ -218,6 +237,8 @@ FOUND_BY_SIMULATION: tuple[Plant, ...] = (
     adopts_what_it_has,
     forgets_what_it_kept,
     spacing_forgotten,
+    outcome_before_its_claim_is_durable,
+    begun_once_more,
 )
 
 
@@ -227,8 +248,9 @@ class Deferred:
     def __init__(self, connection: apsw.Connection) -> None:
         self._connection = connection
 
-    def execute(self, statement: str, *rest: Any) -> apsw.Cursor:
-        return self._connection.execute(statement.replace("BEGIN IMMEDIATE", "BEGIN"), *rest)
+    def execute(self, statement: str, *rest: Any, **named: Any) -> apsw.Cursor:
+        statement = statement.replace("BEGIN IMMEDIATE", "BEGIN")
+        return self._connection.execute(statement, *rest, **named)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._connection, name)

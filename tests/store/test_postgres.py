@@ -3,7 +3,8 @@ the commits, poolers, passwords, schemas."""
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
@@ -17,7 +18,7 @@ from onceflow.core.pipeline import Stage
 from onceflow.core.transition import Done
 from onceflow.store import open_store, postgres_connect, postgres_write
 from onceflow.store import postgres as postgres_module
-from onceflow.store.base import Add, Store
+from onceflow.store.base import Add, Claim, Store
 from onceflow.store.postgres import PostgresStore
 from onceflow.store.postgres_connect import Address, Transaction
 from onceflow.store.queries import migrations
@@ -27,6 +28,7 @@ from tests.support import postgres
 
 SECRET = "s3cret!"
 LIMITED = pipeline(Stage("scrape", handler, limit=3), "summarize")
+CLAIM = Claim(NEWS.name, NEWS.first.name, "", 1)
 ANY_EVENT = {"item": None, "run": None, "pipeline": None, "kinds": None, "most": 1000}
 
 
@@ -52,17 +54,6 @@ async def raw(postgres_url: str) -> AsyncIterator[Callable[[], Awaitable[Any]]]:
     yield connect
     for connection in made:
         connection.terminate()
-
-
-@pytest.fixture
-def server() -> Iterator[postgres.Server]:
-    """A server of its own, to be stopped and started."""
-    try:
-        started = postgres.start(settings={"fsync": "off", "full_page_writes": "off"})
-    except postgres.Unavailable as error:
-        pytest.skip(f"no PostgreSQL: {error}")
-    with started:
-        yield started
 
 
 def rig(url: str, *pipelines: Any, **options: Any) -> Rig:
@@ -320,6 +311,54 @@ async def test_few_cursors_are_remembered(
     assert len(await store.read("events", after=0, **ANY_EVENT)) == 10
 
 
+async def test_one_item_is_claimed_before_the_disk_has_it_and_confirmed_afterwards(
+    store: PostgresStore, raw: Callable[[], Awaitable[Any]]
+) -> None:
+    connection = await raw()
+
+    accepted = await store.add(Add(NEWS, "r1", [Seed("a")]), "w", [CLAIM])
+    logged = await connection.fetchval("SELECT pg_current_wal_insert_lsn()")
+
+    assert [lease.key for lease in accepted.claimed[0].leases] == ["a"]
+    assert accepted.durable is not None
+    await accepted.durable()
+    assert await connection.fetchval("SELECT pg_current_wal_flush_lsn()") >= logged
+    assert await connection.fetchval("SHOW synchronous_commit") == "on"
+
+
+async def test_an_item_that_is_not_there_any_more_is_not_confirmed(
+    store: PostgresStore, raw: Callable[[], Awaitable[Any]]
+) -> None:
+    accepted = await store.add(Add(NEWS, "r1", [Seed("a")]), "w", [CLAIM])
+    connection = await raw()
+    await connection.execute("UPDATE item SET run = 'another'")
+
+    assert accepted.durable is not None
+    with refused(StoreUnavailable, "lost a in a crash", "add it again"):
+        await accepted.durable()
+
+
+@pytest.mark.parametrize(
+    ("request_", "new"),
+    [
+        (Add(NEWS, "r1", [Seed("b")], seal=False), 1),  # the run is there already
+        (Add(NEWS, "r2", [Seed("a")]), 0),  # the key is
+        (Add(NEWS, "r2", [Seed("b", {"some": "data"})]), 1),
+        (Add(NEWS, "r2", [Seed("b")], max_items=1), 1),
+        (Add(NEWS, "r2", [Seed("b"), Seed("c")]), 2),
+    ],
+    ids=["run", "known", "data", "budget", "several"],
+)
+async def test_whatever_is_not_the_simplest_case_is_durable_at_once(
+    store: PostgresStore, request_: Add, new: int
+) -> None:
+    await store.add(Add(NEWS, "r1", [Seed("a")], seal=False))
+
+    accepted = await store.add(request_, "w", [replace(CLAIM, count=max(new, 1))])
+
+    assert (accepted.added.new, accepted.durable) == (new, None)
+
+
 async def test_after_a_cursor_that_was_pruned_nothing_is_missed(
     store: PostgresStore, raw: Callable[[], Awaitable[Any]]
 ) -> None:
@@ -358,30 +397,30 @@ async def test_a_history_from_another_server_is_seen_at_once(
 # --- a server that goes away ---
 
 
-async def test_the_pool_heals_after_the_server_crashed(server: postgres.Server) -> None:
-    store = PostgresStore(server.url)
+async def test_the_pool_heals_after_the_server_crashed(own_server: postgres.Server) -> None:
+    store = PostgresStore(own_server.url)
     await store.open([NEWS])
     await asyncio.gather(*[store.read("workers") for _ in range(4)])
 
-    await asyncio.to_thread(server.restart)
+    await asyncio.to_thread(own_server.restart)
 
-    added, _ = await store.add(Add(NEWS, "r1", [Seed("a")]))
+    added = (await store.add(Add(NEWS, "r1", [Seed("a")]))).added
     assert added.new == 1
     assert [row["name"] for row in await store.read("pipelines")] == ["news"]
     await store.close()
 
 
-async def test_a_server_that_is_down_is_named_and_comes_back(server: postgres.Server) -> None:
-    store = PostgresStore(server.url)
+async def test_a_server_that_is_down_is_named_and_comes_back(own_server: postgres.Server) -> None:
+    store = PostgresStore(own_server.url)
     await store.open([NEWS])
     woken = asyncio.Event()
     store.watch(woken.set)
     await asyncio.wait_for(woken.wait(), 60)
     woken.clear()
-    password = urlsplit(server.url).password
+    password = urlsplit(own_server.url).password
     assert password is not None
 
-    await asyncio.to_thread(server.halt)
+    await asyncio.to_thread(own_server.halt)
     for _ in range(2):
         with pytest.raises(StoreUnavailable) as caught:
             await store.add(Add(NEWS, "r1", [Seed("a")]))
@@ -389,9 +428,9 @@ async def test_a_server_that_is_down_is_named_and_comes_back(server: postgres.Se
         assert password not in str(caught.value)
     with refused(StoreUnavailable):
         await store.read("workers")
-    await asyncio.to_thread(server.resume)
+    await asyncio.to_thread(own_server.resume)
 
-    added, _ = await store.add(Add(NEWS, "r1", [Seed("a")]))
+    added = (await store.add(Add(NEWS, "r1", [Seed("a")]))).added
     assert added.new == 1
     await asyncio.wait_for(woken.wait(), 60)  # it listens again, and looks what it missed
     await store.close()
@@ -898,13 +937,15 @@ async def test_a_claim_waits_for_the_lock_of_a_bounded_stage(
         assert [lease.key for lease in (await claiming).leases] == ["c"]
 
 
-async def test_what_was_accepted_survives_a_server_that_is_killed(server: postgres.Server) -> None:
-    store = open_store(server.url, durability="normal")
+async def test_what_was_accepted_survives_a_server_that_is_killed(
+    own_server: postgres.Server,
+) -> None:
+    store = open_store(own_server.url, durability="normal")
     await store.open([NEWS])
     for number in range(20):
         await store.add(Add(NEWS, f"r{number}", [Seed(f"k{number}")], max_items=number % 2 or None))
 
-    await asyncio.to_thread(server.restart, "immediate")
+    await asyncio.to_thread(own_server.restart, "immediate")
 
     [counted] = await store.read("counts", pipeline="news")
     assert counted["items"] == 20

@@ -163,7 +163,7 @@ async def test_keys_stay_unique_through_the_migration_that_moved_them(
 
     store = PostgresStore(postgres_url)
     await store.open([NEWS])
-    added, _ = await store.add(Add(NEWS, "new", [Seed(key) for key in ("a", "b", long, "c")]))
+    added = (await store.add(Add(NEWS, "new", [Seed(key) for key in ("a", "b", long, "c")]))).added
     found = [
         (await store.read("item_by_key", pipeline="news", key=key))[0]["key"]
         for key in ("a", "b", long, "c")

@@ -4,8 +4,9 @@ import asyncio
 import os
 import socket
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from pathlib import Path
+from typing import Literal
 
 import apsw
 import pytest
@@ -14,12 +15,15 @@ from onceflow.core.errors import OnceflowError, StoreError, StoreUnavailable, Wr
 from onceflow.core.item import Seed
 from onceflow.store import sqlite as sqlite_module
 from onceflow.store import wake
-from onceflow.store.base import Add, Worker
+from onceflow.store import writer as writer_module
+from onceflow.store.base import Accepted, Add, Claim, Worker
 from onceflow.store.clock import boot_id, ticks_ms, wall_ms
 from onceflow.store.queries import migrations, numbered, sql
 from onceflow.store.sqlite import APPLICATION_ID, SqliteStore, create
 from onceflow.testing.rig import NEWS, Rig, pipeline, refused
 from tests.store.conftest import Database
+
+CLAIM = Claim(NEWS.name, NEWS.first.name, "", 1)
 
 
 def snapshot(folder: Path) -> dict[str, bytes]:
@@ -256,7 +260,7 @@ async def test_a_full_disk_loses_nothing_and_goes_on(store: SqliteStore) -> None
         await store.add(Add(NEWS, "r1", large))
     await store._write(lambda db: db.pragma("max_page_count", 1_000_000))
 
-    added, _ = await store.add(Add(NEWS, "r1", large))
+    added = (await store.add(Add(NEWS, "r1", large))).added
     assert added.new == 500
 
 
@@ -273,7 +277,7 @@ async def test_a_foreign_program_with_the_write_lock_is_waited_for(
     foreign.execute("COMMIT")
     foreign.close()
 
-    added, _ = await adding
+    added = (await adding).added
     assert added.new == 1
 
 
@@ -290,6 +294,116 @@ async def test_a_write_lock_that_is_never_given_up_is_named(
     foreign.execute("ROLLBACK")
     foreign.close()
     assert (await store.add(Add(NEWS, "r1", [Seed("a")])))[0].new == 1
+
+
+class Disk:
+    """A disk that takes its time, until it is let go."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.asked, self.go = threading.Event(), threading.Event()
+        self.error: OSError | None = None
+        self._real = writer_module.SYNC
+        monkeypatch.setattr(writer_module, "SYNC", self._sync)
+
+    def _sync(self, file: int) -> None:
+        self.asked.set()
+        self.go.wait(30)
+        if self.error is not None:
+            raise self.error
+        self._real(file)
+
+
+def early(store: SqliteStore, key: str) -> Awaitable[Accepted]:
+    return store.add(Add(NEWS, f"run of {key}", [Seed(key)]), "w", [CLAIM])
+
+
+def commits_wait(store: SqliteStore) -> Awaitable[bool]:
+    return store._write(lambda db: db.pragma("synchronous") == 2)
+
+
+async def test_an_early_value_is_there_for_everybody_before_the_disk_has_it(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = Disk(monkeypatch)
+
+    accepted = await early(store, "a")
+
+    assert [lease.key for lease in accepted.claimed[0].leases] == ["a"]
+    assert accepted.durable is not None
+    waiting = asyncio.ensure_future(accepted.durable())
+    await asyncio.to_thread(disk.asked.wait, 30)
+    stranger = apsw.Connection(str(store.path))
+    assert stranger.execute("SELECT key, phase FROM item").fetchall() == [("a", "active")]
+    stranger.close()
+    assert not waiting.done()
+    disk.go.set()
+    await waiting
+
+
+async def test_what_is_committed_along_with_an_early_value_waits_for_the_disk(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = Disk(monkeypatch)
+    adding = asyncio.gather(early(store, "a"), store.add(Add(NEWS, "r1", [Seed("b")])))
+    await asyncio.to_thread(disk.asked.wait, 30)
+    beside = asyncio.ensure_future(adding)
+    await asyncio.sleep(0.05)
+    assert not beside.done()
+    disk.go.set()
+    first, second = await beside
+    assert first.durable is not None
+    await first.durable()
+    assert second.durable is None
+    assert second.added.new == 1
+
+
+async def test_a_disk_that_fails_at_the_last_moment_is_named(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = Disk(monkeypatch)
+    disk.error = OSError(5, "Input/output error")
+    disk.go.set()
+
+    accepted = await early(store, "a")
+    assert accepted.durable is not None
+    with refused(StoreUnavailable, str(store.path), "Input/output error", "is not known"):
+        await accepted.durable()
+    disk.error = None
+
+    accepted = await early(store, "b")
+    assert accepted.durable is not None
+    await accepted.durable()
+
+
+@pytest.mark.parametrize("durability", ["full", "normal"])
+async def test_all_other_commits_wait_for_the_disk_as_they_were_told(
+    tmp_path: Path, durability: Literal["full", "normal"]
+) -> None:
+    store = SqliteStore(tmp_path / "x.db", durability=durability)
+    await store.open([NEWS])
+    for key in "abc":
+        accepted = await early(store, key)
+        assert (accepted.durable is not None) == (durability == "full")
+        if accepted.durable is not None:
+            await accepted.durable()
+        assert await commits_wait(store) == (durability == "full")
+    await store.close()
+
+
+async def test_nothing_is_told_early_where_the_log_cannot_be_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(path: str, flags: int) -> int:
+        raise PermissionError(13, "Permission denied", path)
+
+    monkeypatch.setattr(os, "open", broken)
+    store = SqliteStore(tmp_path / "x.db")
+    await store.open([NEWS])
+    accepted = await early(store, "a")
+    assert accepted.durable is not None
+    await accepted.durable()
+    assert await commits_wait(store)
+    await store.close()
 
 
 async def test_heartbeats_go_before_everything_that_waits(store: SqliteStore) -> None:
@@ -440,7 +554,7 @@ async def test_who_waits_already_is_not_overtaken_by_what_is_added(
         await rig.add(["first"], "r0")
         request = Add(rig.pipeline, "r1", [Seed("second")])
 
-        _, [claimed] = await rig.store.add(request, "w", [rig.wish("scrape", 1)])
+        _, claimed = await rig.add_and_claim(request, rig.wish("scrape", 1))
 
         assert [lease.key for lease in claimed.leases] == ["first"]
         assert claimed.more

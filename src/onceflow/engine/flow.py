@@ -181,8 +181,7 @@ class Flow:
         if self._manager is not None and request.pipeline.name in self.pipelines:
             with suppress(Stopped):
                 return await self._manager.add(request)
-        added, _ = await self.store.add(request)
-        return added
+        return (await self.store.add(request)).added
 
     # --- working ---
 

@@ -11,7 +11,16 @@ import asyncio
 import logging
 import os
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence, Set
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Iterable,
+    Iterator,
+    Sequence,
+    Set,
+)
 from contextlib import asynccontextmanager, contextmanager
 from itertools import islice
 from typing import Any, NamedTuple, TypeVar
@@ -109,6 +118,11 @@ class Manager:
         self._pauses: dict[StageKey, str] = {}
         self._beside: set[asyncio.Task[Any]] = set()
         """What callers have asked the database for, beside the exchanges."""
+        self._volatile: dict[tuple[int, int], Finished | None] = {}
+        """Leases under way here that are committed but not durable yet, and what has become of
+        their attempts: nothing of it is committed before."""
+        self._unproven: set[tuple[int, int]] = set()
+        """Leases of attempts that began but were ended, since nobody said that they are durable."""
         self._may_ask = asyncio.Event()
         """Callers may do so: not before the first heartbeat, nor while we look what we hold."""
         self._streams = Streams(store, bus, settings.partial_seconds)
@@ -209,7 +223,9 @@ class Manager:
         count = min(len(add.seeds), room)
         wishes = [(plan, plan.wish(count))] if count > 0 else []
         with self._reserving(wishes) as claims:
-            added, claimed = await self._store.add(add, self.worker.id, claims)
+            added, claimed, durable = await self._store.add(add, self.worker.id, claims)
+        begun = [_mark(lease) for one in claimed for lease in one.leases] if durable else []
+        self._volatile.update(dict.fromkeys(begun))
         self._begin_with(wishes, claimed)
         if added.new > sum(len(one.leases) for one in claimed):
             # There was no room, or a claim under way reserved it and looked before this commit.
@@ -219,7 +235,45 @@ class Manager:
             self._scheduler.wake()
         if not added.new:
             self._ask_for_gate(add.run)  # it may be settled as it is
+        if durable is not None:
+            await self._see_to_it(durable, begun)
+        self._bus.poke()
         return added
+
+    async def _see_to_it(
+        self, durable: Callable[[], Awaitable[None]], begun: Iterable[tuple[int, int]]
+    ) -> None:
+        """Wait until what was committed is durable: what its attempts gave may be committed then.
+        If nobody says so, they are ended, and we look what the database says."""
+        try:
+            await asyncio.sleep(0)  # the attempts begin first
+            await durable()
+        except BaseException:
+            for mark in begun:
+                self._forget(mark, self._volatile.pop(mark))
+            self._unproven.update(begun)
+            self._in_doubt = True
+            self._news.set()
+            raise
+        for mark in begun:
+            one = self._volatile.pop(mark)
+            if one is not None:
+                self._finished.append(one)
+                self._news.set()
+
+    def _forget(self, mark: tuple[int, int], ended: Finished | None) -> None:
+        """Drop a lease that may not exist, wherever its attempt has got to."""
+        item, fence = mark
+        if ended is not None and ended.processed:
+            self._queues.finished(item)
+            self._streams.drop(item)
+        if item in self._early and self._early[item].fence == fence:
+            del self._early[item]
+        for plan, processor in _working(self._scheduler):
+            if processor.lease is not None and _mark(processor.lease) == mark:
+                self._end_attempt(processor, plan)
+        if any(_mark(lease) == mark for lease in self._queues.waiting()):
+            self._queues.drop(item)
 
     async def _perform(self, item: int, plan: Plan) -> bool:
         if not self._may_claim() or (plan.stage.bounded and self._scheduler.room(plan) <= 0):
@@ -228,6 +282,7 @@ class Manager:
         with self._reserving(wishes) as claims:
             reply = await self._store.exchange(self.worker.id, [], claims)
         self._begin_with(wishes, reply.claimed, first=True)
+        self._bus.poke()
         return any(one.leases for one in reply.claimed)
 
     @contextmanager
@@ -254,7 +309,6 @@ class Manager:
         if not self._over:
             self._take_in(wishes, claimed, first=first)
             self._begin_attempts()
-        self._bus.poke()
         self._news.set()
 
     # --- the loop ---
@@ -615,9 +669,7 @@ class Manager:
             if isinstance(outcome, Released) and outcome.pause:
                 self._pauses[plan.key] = outcome.reason
                 self._give_back_queued(STAGE_PAUSED, plan.key)
-            self._finished.append(
-                Finished(plan, lease, outcome, processed=True, seconds=seconds, due=due)
-            )
+            self._hand_in(Finished(plan, lease, outcome, processed=True, seconds=seconds, due=due))
             if self._queues or not self._gathers(now):
                 self._news.set()
             else:
@@ -827,7 +879,12 @@ class Manager:
             )  # fmt: skip
             self.tally.adopted += 1
             log.info("found the lease on %s, whose reply was lost", lease.key)
-            self._queue(plan, lease)
+            if _mark(lease) in self._unproven:  # it was begun: once more would be another attempt
+                failed = Failed("the database did not confirm that it began", "unconfirmed")
+                self._hand_in(Finished(plan, lease, failed, processed=False))
+            else:
+                self._queue(plan, lease)
+        self._unproven.clear()
 
     async def _check_health(self, now: float) -> None:
         """Replace processors in error, end attempts whose leases were lost, adopt hidden ones."""
@@ -898,7 +955,7 @@ class Manager:
                 self._streams.drop(lease.item)
                 log.warning("%s: %s", lease.key, failed.message)
                 self.tally.expired += 1
-                self._finished.append(Finished(plan, lease, failed, processed=False))
+                self._hand_in(Finished(plan, lease, failed, processed=False))
 
     def _fence_myself(self, now: float) -> None:
         """No heartbeat for two thirds of a lease: stop my own work before others take it over."""
@@ -945,7 +1002,15 @@ class Manager:
     def _give_back(self, lease: Lease, why: str) -> None:
         """A lease that nobody works on here: ready again, the attempt not counted."""
         plan = self._scheduler.plans[lease.pipeline, lease.stage]
-        self._finished.append(Finished(plan, lease, Released(why), processed=False))
+        self._hand_in(Finished(plan, lease, Released(why), processed=False))
+
+    def _hand_in(self, one: Finished) -> None:
+        """An attempt is over: its outcome is committed next, or when its lease is durable."""
+        mark = _mark(one.lease)
+        if mark in self._volatile:
+            self._volatile[mark] = one
+        else:
+            self._finished.append(one)
 
     def _pause(self) -> float:
         """How long to leave the database alone before the next try."""

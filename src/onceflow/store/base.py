@@ -6,7 +6,7 @@ after a lost reply: the answer is then the one that was lost, or one that change
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -108,6 +108,17 @@ class Add:
         return self.max_tokens is not None or self.max_cost is not None
 
 
+class Accepted(NamedTuple):
+    """The answer to an add: committed, so that it is the truth for everybody."""
+
+    added: Added
+    claimed: Sequence[Claimed] = ()
+    durable: Callable[[], Awaitable[None]] | None = None
+    """None: it is on the disk. Otherwise it may still be lost in a power cut, or a crash of the
+    server, until this has been awaited: attempts may begin, but nobody may be told that the items
+    were accepted, and no outcome may be committed."""
+
+
 @dataclass(frozen=True, slots=True)
 class Swept:
     """What a sweep did, and when the next waiting item is due."""
@@ -148,10 +159,9 @@ class Store(Protocol):
     async def close(self) -> None:
         """Let go of every connection and thread."""
 
-    async def add(
-        self, add: Add, worker: str = "", claims: Sequence[Claim] = ()
-    ) -> tuple[Added, Sequence[Claimed]]:
-        """Accept items into a run, and claim in the same transaction."""
+    async def add(self, add: Add, worker: str = "", claims: Sequence[Claim] = ()) -> Accepted:
+        """Accept items into a run, and claim in the same transaction. Only who claims may have to
+        wait until it is durable."""
 
     async def exchange(
         self, worker: str, finishes: Sequence[Finish], claims: Sequence[Claim]

@@ -17,6 +17,7 @@ from onceflow.core.pipeline import Pipeline
 from onceflow.core.transition import Part
 from onceflow.store import postgres_write as write
 from onceflow.store.base import (
+    Accepted,
     Add,
     Claim,
     Claimed,
@@ -153,13 +154,17 @@ class PostgresStore:
 
     # --- the protocol's writes ---
 
-    async def add(
-        self, add: Add, worker: str = "", claims: Sequence[Claim] = ()
-    ) -> tuple[Added, Sequence[Claimed]]:
+    async def add(self, add: Add, worker: str = "", claims: Sequence[Claim] = ()) -> Accepted:
         """New keys of a run are added, and claimed if they can be, by one statement. What that one
         leaves over (known keys, budgets, bounded stages) goes the longer way in a transaction."""
         new, taken = 0, list[Claimed]()
-        if write.is_plain(add, claims):
+        if write.is_one(add, claims):
+            with suppress(write.RunBegunMeanwhile):
+                lease = await self._write(lambda db: write.add_one(db, add, worker), begin=SINGLE)
+                if lease is not None:
+                    taken = [Claimed([lease], claims[0].lane)]
+                    return Accepted(Added(add.run, 1, 0), taken, lambda: self._confirm(lease))
+        elif write.is_plain(add, claims):
             with suppress(write.RunBegunMeanwhile):
                 fresh = await self._write(
                     lambda db: write.add_fresh(db, add, worker, claims), begin=SINGLE
@@ -167,7 +172,7 @@ class PostgresStore:
                 if fresh is not None:
                     added, taken = fresh
                     if not added.known and (not claims or taken):
-                        return added, taken
+                        return Accepted(added, taken)
                     new = added.new
         if taken:
             claims = ()
@@ -183,7 +188,17 @@ class PostgresStore:
             work, begin=WRITE._replace(locks=write.share_stages(claims))
         )
         whole = Added(add.run, new + added.new, added.known - new, added.over_budget)
-        return whole, taken or claimed
+        return Accepted(whole, taken or claimed)
+
+    async def _confirm(self, lease: Lease) -> None:
+        """Wait until the server has on its disk that an item was added."""
+        if not await self._write(
+            lambda db: db.rows("confirm", item=lease.item, run=lease.run), begin=SINGLE
+        ):
+            raise StoreUnavailable(
+                f"{self.url}: PostgreSQL has lost {lease.key} in a crash before it was stored; "
+                "add it again"
+            )
 
     async def exchange(
         self, worker: str, finishes: Sequence[Finish], claims: Sequence[Claim]

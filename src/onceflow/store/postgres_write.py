@@ -475,8 +475,7 @@ async def _begin_run(db: Transaction, request: Add) -> asyncpg.Record:
     run = await db.row(
         "run_create", id=request.run, pipeline=pipeline.name, max_items=request.max_items,
         max_depth=request.max_depth, max_tokens=request.max_tokens, max_cost=request.max_cost,
-        gate=None if pipeline.gate_stage is None else pipeline.gate,
-        gate_stage=None if pipeline.gate_stage is None else pipeline.gate_stage.name,
+        **_gate_of(pipeline),
     )  # fmt: skip
     assert run is not None
     return run
@@ -495,6 +494,20 @@ def is_plain(request: Add, claims: Sequence[Claim]) -> bool:
 
 def _size(seed: Seed) -> int:
     return len(seed.key)
+
+
+def is_one(request: Add, claims: Sequence[Claim]) -> bool:
+    """Whether it is the simplest case: one key without anything, to be begun at once."""
+    stage, seeds = request.pipeline.first, request.seeds
+    return (
+        len(claims) == len(seeds) == 1
+        and seeds[0].data is None
+        and not stage.bounded
+        and not stage.held
+        and request.max_items is None
+        and _size(seeds[0]) <= STATEMENT_BYTES_MAX
+        and (request.max_depth is None or seeds[0].depth <= request.max_depth)
+    )
 
 
 class RunBegunMeanwhile(StoreError):
@@ -516,9 +529,8 @@ async def add_fresh(
             "add_fresh", run=request.run, pipeline=pipeline.name, seal=int(request.seal),
             count=len(seeds), max_items=request.max_items, max_depth=request.max_depth,
             max_tokens=request.max_tokens, max_cost=request.max_cost,
-            gate=None if pipeline.gate_stage is None else pipeline.gate,
-            gate_stage=None if pipeline.gate_stage is None else pipeline.gate_stage.name,
-            stage=stage.name, phase=Phase.WAITING if stage.held else Phase.READY,
+            **_gate_of(pipeline), stage=stage.name,
+            phase=Phase.WAITING if stage.held else Phase.READY,
             claim=bool(claims) and not stage.held, worker=worker, sender=db.sender,
             keys=[seed.key for seed in seeds], priorities=[seed.priority for seed in seeds],
             depths=[seed.depth for seed in seeds], bodies=bodies,
@@ -542,6 +554,35 @@ async def add_fresh(
         ]  # fmt: skip
     claimed = [Claimed(leases, claims[0].lane)] if leases else []
     return Added(request.run, len(made), len(seeds) - len(made)), claimed
+
+
+async def add_one(db: Transaction, request: Add, worker: str) -> Lease | None:
+    """Add and claim one item, committed but not yet on the disk. None if that cannot be, for
+    whatever reason: nothing was done."""
+    pipeline, stage, [seed] = request.pipeline, request.pipeline.first, request.seeds
+    try:
+        row = await db.row(
+            "add_one", run=request.run, pipeline=pipeline.name, seal=int(request.seal),
+            max_depth=request.max_depth, max_tokens=request.max_tokens, max_cost=request.max_cost,
+            **_gate_of(pipeline), stage=stage.name, worker=worker, key=seed.key,
+            priority=seed.priority, depth=seed.depth, lane=pipeline.lane_of(stage, seed.key),
+        )  # fmt: skip
+    except UniqueViolationError as error:
+        raise RunBegunMeanwhile(f"run {request.run} was begun by somebody else") from error
+    if row is None:
+        return None
+    return Lease(
+        row["id"], pipeline.name, seed.key, stage.name, 1, 1, 1, request.run, seed.depth,
+        row["now"], None,
+    )  # fmt: skip
+
+
+def _gate_of(pipeline: Pipeline) -> dict[str, str | None]:
+    stage = pipeline.gate_stage
+    return {
+        "gate": None if stage is None else pipeline.gate,
+        "gate_stage": None if stage is None else stage.name,
+    }
 
 
 async def admit(

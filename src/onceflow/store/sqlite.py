@@ -26,6 +26,7 @@ from onceflow.core.pipeline import Pipeline
 from onceflow.core.transition import Part
 from onceflow.store import sqlite_write as write
 from onceflow.store.base import (
+    Accepted,
     Add,
     Claim,
     Claimed,
@@ -93,7 +94,10 @@ class SqliteStore:
             _migrate(self._inline, self.url)
         elif self._writer is None:
             await asyncio.to_thread(self._prepare)
-            self._writer = Writer(self._connect, self._committed, self._others_committed)
+            self._writer = Writer(
+                self._connect, self._committed, self._others_committed,
+                early=self._durability == "full",
+            )  # fmt: skip
             self._readers = ThreadPoolExecutor(READERS_MAX, "onceflow-reader")
         await self._write(self._settle_in)
 
@@ -137,16 +141,17 @@ class SqliteStore:
 
     # --- the protocol's writes ---
 
-    async def add(
-        self, add: Add, worker: str = "", claims: Sequence[Claim] = ()
-    ) -> tuple[Added, Sequence[Claimed]]:
+    async def add(self, add: Add, worker: str = "", claims: Sequence[Claim] = ()) -> Accepted:
         def work(db: apsw.Connection) -> tuple[Added, list[Claimed]]:
             now = self.now()
             added, claimed = write.add(db, add, worker, claims, now)
             self._touch |= others_may_claim(add, added, claimed)
             return added, claimed
 
-        return await self._write(work)
+        if not claims or self._inline is not None or self._durability != "full":
+            return Accepted(*await self._write(work))
+        early = self._require_writer().submit_early(work)
+        return Accepted(*await early.committed, lambda: early.durable)
 
     async def exchange(
         self, worker: str, finishes: Sequence[Finish], claims: Sequence[Claim]
@@ -261,9 +266,12 @@ class SqliteStore:
     async def _write(self, work: Callable[[apsw.Connection], T], *, first: bool = False) -> T:
         if self._inline is not None:
             return _write_inline(self._inline, work)
+        return await self._require_writer().submit(work, first=first)
+
+    def _require_writer(self) -> Writer:
         if self._writer is None:
             raise StoreUnavailable(f"{self.url}: the database is closed")
-        return await self._writer.submit(work, first=first)
+        return self._writer
 
     def _read(self, text: str, parameters: dict[str, Any]) -> list[Row]:
         connection: apsw.Connection | None = getattr(self._local, "connection", None)

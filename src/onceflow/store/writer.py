@@ -1,17 +1,19 @@
 """One writer thread per process: every write of a SQLite store waits in its queue.
 
 Operations that are queued together are committed together, each in a savepoint of its own so that
-one that fails does not sink the rest. A future resolves only after COMMIT. Heartbeats go first.
+one that fails does not sink the rest. A future resolves only after COMMIT, which waits for the
+disk, unless its value was wanted early. Heartbeats go first.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 import apsw
 
@@ -21,6 +23,9 @@ T = TypeVar("T")
 GROUP_MAX = 256
 """How many operations one commit takes; more wait for the next."""
 
+SYNC: Callable[[int], None] = getattr(os, "fdatasync", os.fsync)
+"""As SQLite does it: what the file's length and its bytes need, not its times."""
+
 Work: TypeAlias = Callable[[apsw.Connection], Any]
 Answer: TypeAlias = tuple[Any, BaseException | None]
 """What an operation gave, or why it was refused."""
@@ -29,20 +34,22 @@ Answer: TypeAlias = tuple[Any, BaseException | None]
 class Operation:
     """A write that waits for its turn."""
 
-    __slots__ = ("future", "work")
+    __slots__ = ("durable", "future", "work")
 
-    def __init__(self, work: Work) -> None:
+    def __init__(self, work: Work, *, early: bool = False) -> None:
+        loop = asyncio.get_running_loop()
         self.work = work
-        self.future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self.future: asyncio.Future[Any] = loop.create_future()
+        self.durable: asyncio.Future[None] | None = loop.create_future() if early else None
+        """Only for one that is told early: over when its commit is on the disk."""
 
-    def tell(self, value: Any, error: BaseException | None) -> None:
-        """In its own loop: the caller may have gone away meanwhile."""
-        if self.future.done():
-            return
-        if error is None:
-            self.future.set_result(value)
-        else:
-            self.future.set_exception(error)
+
+class Early(NamedTuple, Generic[T]):
+    """A write whose value is told when it is committed: others see it, and it outlives the process,
+    but not a power cut before it is durable."""
+
+    committed: asyncio.Future[T]
+    durable: asyncio.Future[None]
 
 
 class Writer:
@@ -53,12 +60,20 @@ class Writer:
         connect: Callable[[], apsw.Connection],
         committed: Callable[[], None],
         others_committed: Callable[[], None],
+        *,
+        early: bool = False,
     ) -> None:
+        """`early`: commits wait for the disk unless somebody wants to be told before that."""
         self._connect = connect
         self._committed = committed
         self._others_committed = others_committed
+        self._early = early
         self._waiting: deque[Operation] = deque()
         self._closed = False
+        self._wal: int | None = None
+        """The file that SQLite commits to, which it keeps while a connection is open."""
+        self._commits_wait = True
+        """Whether SQLite's commits wait for the disk at the moment."""
         self._lock = threading.Lock()
         # The writer sleeps on this one until somebody rings. A Condition does the same in ten times
         # as many steps, all of which are in the way of a single item.
@@ -72,6 +87,17 @@ class Writer:
     ) -> asyncio.Future[T]:
         """Queue a write; its future, of the running loop, has the value once it is durable."""
         operation = Operation(work)
+        self._queue(operation, first=first)
+        return operation.future
+
+    def submit_early(self, work: Callable[[apsw.Connection], T]) -> Early[T]:
+        """Queue a write that is told before the disk has it."""
+        operation = Operation(work, early=True)
+        self._queue(operation)
+        assert operation.durable is not None
+        return Early(operation.future, operation.durable)
+
+    def _queue(self, operation: Operation, *, first: bool = False) -> None:
         with self._lock:
             if self._closed:
                 raise StoreUnavailable("the database is closed")
@@ -80,7 +106,6 @@ class Writer:
             else:
                 self._waiting.append(operation)
         self._ring()
-        return operation.future
 
     def peek(self) -> None:
         """See whether another process has committed; a hint came in that one may have."""
@@ -100,6 +125,9 @@ class Writer:
     def _run(self) -> None:
         connection = self._connect()
         seen = connection.pragma("data_version")
+        if self._early:
+            with suppress(OSError):  # then nobody is
+                self._wal = os.open(connection.filename_wal, os.O_RDWR)
         try:
             while self._waiting or not self._closed:
                 self._bell.acquire()
@@ -112,6 +140,8 @@ class Writer:
                     seen = version
                     self._others_committed()
         finally:
+            if self._wal is not None:
+                os.close(self._wal)
             connection.close()
 
     def _take_group(self) -> list[Operation]:
@@ -122,20 +152,64 @@ class Writer:
         return [operation for operation in group if not operation.future.cancelled()]
 
     def _write(self, connection: apsw.Connection, group: list[Operation]) -> None:
+        works = [operation.work for operation in group]
+        early = self._wal is not None and any(operation.durable for operation in group)
         try:
-            answers = write_group(connection, [operation.work for operation in group])
+            self._switch(connection, waits=not early)
+            answers = write_group(connection, works)
         except BaseException as error:  # nothing of the group was committed: everyone is told
-            _tell(group, [(None, as_unavailable(error, connection.filename))] * len(group))
+            reason = as_unavailable(error, connection.filename)
+            for operation in group:
+                _tell(operation.future, None, reason)
             return
-        _tell(group, answers)
+        for operation, answer in zip(group, answers, strict=True):
+            if operation.durable or not early:
+                _tell(operation.future, *answer)
+        failed = self._sync(connection.filename) if early else None
+        for operation, (value, refused) in zip(group, answers, strict=True):
+            if operation.durable:
+                _tell(operation.durable, None, failed)
+            elif early:
+                _tell(operation.future, value, refused if failed is None else failed)
         self._committed()
+        if not self._waiting:
+            with suppress(apsw.Error):  # the next one does it, then
+                self._switch(connection, waits=False)
+
+    def _switch(self, connection: apsw.Connection, *, waits: bool) -> None:
+        """Have SQLite's commits wait for the disk, or not."""
+        if self._wal is not None and self._commits_wait != waits:
+            level = "FULL" if waits else "NORMAL"
+            # It obeys when it prepares this: a prepared one that is run again does nothing.
+            connection.execute(f"PRAGMA synchronous={level}", can_cache=False)
+            self._commits_wait = waits
+
+    def _sync(self, where: str) -> StoreUnavailable | None:
+        """Wait until the disk has what was committed; why it may not have it."""
+        try:
+            assert self._wal is not None
+            SYNC(self._wal)
+        except OSError as error:
+            return StoreUnavailable(
+                f"{where}: the disk did not confirm the last write ({error}); whether it was "
+                "stored is not known; check the disk and it goes on"
+            )
+        return None
 
 
-def _tell(group: Sequence[Operation], answers: Sequence[Answer]) -> None:
-    """Resolve futures, each in its own loop."""
-    for operation, (value, error) in zip(group, answers, strict=True):
-        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
-            operation.future.get_loop().call_soon_threadsafe(operation.tell, value, error)
+def _tell(future: asyncio.Future[Any], value: Any, error: BaseException | None) -> None:
+    """Resolve a future in its own loop."""
+    with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+        future.get_loop().call_soon_threadsafe(_resolve, future, value, error)
+
+
+def _resolve(future: asyncio.Future[Any], value: Any, error: BaseException | None) -> None:
+    if future.done():
+        return  # the caller has gone away meanwhile
+    if error is None:
+        future.set_result(value)
+    else:
+        future.set_exception(error)
 
 
 def write_group(connection: apsw.Connection, group: Sequence[Work]) -> list[Answer]:

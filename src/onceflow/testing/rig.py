@@ -112,8 +112,17 @@ class Rig:
     ) -> Added:
         items = [Seed(seed) if isinstance(seed, str) else seed for seed in seeds]
         request = Add(of or self.pipeline, run, items, **options)
-        added, _ = await (store or self.store).add(request)
-        return added
+        return (await (store or self.store).add(request)).added
+
+    async def add_and_claim(
+        self, request: Add, claim: Claim, worker: str = "w"
+    ) -> tuple[Added, Claimed]:
+        """Add, and what the claim that goes along with it gave, when both are durable."""
+        accepted = await self.store.add(request, worker, [claim])
+        if accepted.durable is not None:
+            await accepted.durable()
+        [claimed] = accepted.claimed
+        return accepted.added, claimed
 
     def wish(
         self,

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable
 from functools import cache
 from importlib.resources import files
-from typing import Any
+from typing import Any, TypeAlias
 
 import apsw
 
@@ -24,6 +24,9 @@ BRANCHES = (
     "a commit was rolled back by a full disk",
     "a claim's reply was lost",
     "a claim whose reply was lost was adopted",
+    "an attempt began, but its lease was not confirmed",
+    "an attempt was over before its lease was confirmed",
+    "the database forgot an item that had begun",
     "an add was asked again after a lost reply",
     "a worker fenced itself",
     "an attempt was cut off at its deadline",
@@ -124,6 +127,14 @@ class Journal:
         self.violations.append(what)
 
 
+Attempt: TypeAlias = tuple[int, int, int]
+"""An item, a fence and the time of the claim: what the database has forgotten may come again."""
+
+
+def attempt_of(lease: Lease) -> Attempt:
+    return lease.item, lease.fence, lease.claimed_at
+
+
 class Oracle:
     """Looks at the shared database after every commit, with its own connection's eyes."""
 
@@ -140,9 +151,9 @@ class Oracle:
         self.reclaimed_at: dict[int, float] = {}
         self.last_settler: dict[str, str] = {}
         self.moved_at = 0
-        self.executions: Counter[tuple[int, int]] = Counter()
-        self.returned: dict[tuple[int, int], Any] = {}
-        self.told: dict[tuple[int, int], str] = {}
+        self._executions: Counter[Attempt] = Counter()
+        self.returned: dict[Attempt, Any] = {}
+        self.told: dict[Attempt, str] = {}
         """What each attempt has streamed so far."""
 
     def ask(self, name: str, **parameters: Any) -> Any:
@@ -265,7 +276,7 @@ class Oracle:
 
     def check_held(self, lease: Lease, text: str | None) -> None:
         """What was answered as held is held, and the text is this attempt's own."""
-        told = self.told.get((lease.item, lease.fence), "")
+        told = self.told.get(attempt_of(lease), "")
         if text is not None and not told.startswith(text):
             self._journal.violate(f"{lease.key}: the text {text!r} was kept, {told!r} was told")
         phase, fence, _ = self.ask("lease_now", item=lease.item)
@@ -276,8 +287,8 @@ class Oracle:
 
     def began(self, lease: Lease) -> None:
         """A handler runs. Under one fence it runs once."""
-        self.executions[lease.item, lease.fence] += 1
-        if self.executions[lease.item, lease.fence] > 1:
+        self._executions[attempt_of(lease)] += 1
+        if self._executions[attempt_of(lease)] > 1:
             self._journal.violate(f"{lease.key}: two attempts under fence {lease.fence}")
 
     # --- the end ---
@@ -305,10 +316,10 @@ class Oracle:
                 violate(f"{run} was never sealed")
         for item, fence, now, phase in self.rows("stray_partials"):
             violate(f"item {item} is {phase} at fence {now}, the text of fence {fence} is left")
-        for item, stage, generation, body, fence in self.rows("all_results"):
-            if (item, fence) not in self.returned:
+        for item, stage, generation, body, fence, at in self.rows("all_results"):
+            if (item, fence, at) not in self.returned:
                 violate(f"item {item}: the result of {stage} {generation} was returned by nobody")
-            elif decode(bytes(body)) != self.returned[item, fence]:
+            elif decode(bytes(body)) != self.returned[item, fence, at]:
                 violate(f"item {item}: {stage} {generation} is not what fence {fence} returned")
         for item, stage, generation, claims, released, reopened, most in self.rows("all_attempts"):
             allowed = most * (1 + reopened) + released

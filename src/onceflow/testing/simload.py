@@ -13,6 +13,7 @@ from onceflow.core.transition import Done, Usage
 from onceflow.engine.flow import Flow
 from onceflow.engine.settings import Settings
 from onceflow.engine.work import Work
+from onceflow.testing.simcheck import attempt_of
 from onceflow.testing.simloop import OWNER
 from onceflow.testing.simstore import Net
 
@@ -133,7 +134,7 @@ class Load:
         for _ in range(random.choice(self.talkative)):
             await asyncio.sleep(random.random() * self.quick)
             text += random.choice("xyz")
-            net.oracle.told[lease.item, lease.fence] = text
+            net.oracle.told[attempt_of(lease)] = text
             work.emit("told", text=text[-1])
         await asyncio.sleep(random.random() * self.quick)
         if not self.calm:
@@ -173,7 +174,7 @@ class Load:
             value["large"] = "wide " * 200
         if not self.calm and random.random() < 0.02:
             return {"not", "json"}
-        net.oracle.returned[lease.item, lease.fence] = value
+        net.oracle.returned[attempt_of(lease)] = value
         drawn = random.random()
         if drawn < 0.6:
             return value
@@ -194,7 +195,7 @@ class Load:
         if not self.calm:
             await self._trouble(work)
         value = {"keys": keys, "fence": lease.fence}
-        net.oracle.returned[lease.item, lease.fence] = value
+        net.oracle.returned[attempt_of(lease)] = value
         return value
 
     # --- operators ---

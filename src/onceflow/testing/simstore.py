@@ -13,12 +13,13 @@ from typing import Any, TypeVar
 import apsw
 
 from onceflow.core.errors import StoreUnavailable
-from onceflow.core.item import SETTLED, Added, Lease
+from onceflow.core.item import SETTLED, Lease
 from onceflow.core.pipeline import Pipeline
 from onceflow.core.transition import Part
 from onceflow.engine.flow import Flow
 from onceflow.engine.manager import Manager
 from onceflow.store.base import (
+    Accepted,
     Add,
     Claim,
     Claimed,
@@ -32,7 +33,7 @@ from onceflow.store.base import (
     Worker,
 )
 from onceflow.store.sqlite import SqliteStore
-from onceflow.testing.simcheck import Journal, Oracle
+from onceflow.testing.simcheck import Journal, Oracle, attempt_of
 from onceflow.testing.simloop import Owner, SimLoop
 
 T = TypeVar("T")
@@ -59,6 +60,8 @@ class Weather:
     lost: float = 0.0
     hangs: float = 0.0
     crash: float = 0.0
+    forgets: float = 0.0
+    """Of the commits that do not wait for the disk: the server crashes before it has them."""
     dropped: float = 0.0
     """Of the notifications."""
     slow: float = 0.0
@@ -124,6 +127,9 @@ class Net:
     settled: dict[str, tuple[float, str]] = field(default_factory=dict)
     sweeping: set[str] = field(default_factory=set)
     disk_full: bool = False
+    before: bytes | None = None
+    """The database before the last commit, while that one may still be forgotten."""
+    down_until: float = 0.0
 
     def __post_init__(self) -> None:
         self.db.set_commit_hook(self._before_commit)
@@ -132,6 +138,13 @@ class Net:
         if self.disk_full:
             raise apsw.FullError("the simulated disk is full")
         return False
+
+    def crash_server(self, before: bytes) -> None:
+        """It forgets the last commit, and takes a while to come back."""
+        self.journal.note("the server crashes and forgets the last commit")
+        self.before = None
+        self.db.deserialize("main", before)
+        self.down_until = self.loop.time() + self.random.random() * self.random.choice([0.1, 2.0])
 
     def tell_others(self, sender: Process) -> None:
         """Wake the other processes, soon or never: it is only a hint."""
@@ -222,21 +235,49 @@ class SimStore:
     async def close(self) -> None:
         """The connection is everybody's."""
 
-    async def add(
-        self, add: Add, worker: str = "", claims: Sequence[Claim] = ()
-    ) -> tuple[Added, Sequence[Claimed]]:
-        def after(reply: tuple[Added, Sequence[Claimed]], fate: Fate) -> None:
-            self._claimed(claims, reply[1], fate)
-            if add.run in self._net.lost_adds:
-                self._net.journal.reach("an add was asked again after a lost reply")
-            elif reply[0].known:
-                self._net.journal.reach("an item was added twice")
-            if fate is Fate.LOST:
-                self._net.lost_adds.add(add.run)
+    async def add(self, add: Add, worker: str = "", claims: Sequence[Claim] = ()) -> Accepted:
+        net = self._net
+        forgets = bool(claims) and net.random.random() < net.weather.forgets
+        before: bytes | None = None
 
-        return await self._call(
-            f"add {add.run} {len(add.seeds)}", lambda: self._inner.add(add, worker, claims), after
-        )
+        def ask() -> Awaitable[Accepted]:
+            nonlocal before
+            net.before = before = net.db.serialize("main") if forgets else None
+            return self._inner.add(add, worker, claims)
+
+        def after(reply: Accepted, fate: Fate) -> None:
+            self._claimed(claims, reply.claimed, fate)
+            if add.run in net.lost_adds:
+                net.journal.reach("an add was asked again after a lost reply")
+            elif reply.added.known:
+                net.journal.reach("an item was added twice")
+            if fate is Fate.LOST:
+                net.lost_adds.add(add.run)
+
+        what = f"add {add.run} {len(add.seeds)}"
+        reply = await self._call(what, ask, after, looks=not forgets)
+        if not claims:
+            return reply
+        return reply._replace(durable=lambda: self._confirm(reply.claimed, before))
+
+    async def _confirm(self, claimed: Sequence[Claimed], before: bytes | None) -> None:
+        """Until the disk has what was committed, the server may crash and forget it. It does not if
+        somebody else has committed after it: that one waited for the disk, and it is one log."""
+        net, leases = self._net, [lease for one in claimed for lease in one.leases]
+        try:
+            await self._way()
+            if before is not None and net.before is before:
+                net.crash_server(before)
+                if leases:
+                    net.journal.reach("the database forgot an item that had begun")
+                raise StoreUnavailable("the server has crashed")
+            await self._call("confirm", lambda: self._inner.read("now"), writes=False)
+        except StoreUnavailable:
+            if leases:
+                net.journal.reach("an attempt began, but its lease was not confirmed")
+            raise
+        if any(attempt_of(lease) in net.oracle.returned for lease in leases):
+            net.journal.reach("an attempt was over before its lease was confirmed")
 
     async def exchange(
         self, worker: str, finishes: Sequence[Finish], claims: Sequence[Claim]
@@ -385,6 +426,7 @@ class SimStore:
         after: Callable[[T, Fate], None] | None = None,
         *,
         writes: bool = True,
+        looks: bool = True,
     ) -> T:
         process, net = self._process, self._net
         journal = net.journal
@@ -393,7 +435,7 @@ class SimStore:
             fate = Fate.FAILED
         journal.note(f"{process.name} {what}" + (f" ({fate.value})" if fate != Fate.WELL else ""))
         await self._way()
-        if process.is_cut():
+        if self._is_out_of_reach():
             await asyncio.sleep(0.0 if process.buried else net.random.random() * 0.5)
             raise StoreUnavailable("the network is down")
         if fate is Fate.CRASH_BEFORE:
@@ -406,6 +448,8 @@ class SimStore:
             fate = Fate.LOST if net.random.random() < 0.5 else Fate.WELL
         if writes and fate is Fate.FULL:
             net.disk_full = True
+        if writes:
+            net.before = None
         try:
             reply = await ask()
         except StoreUnavailable:
@@ -415,7 +459,8 @@ class SimStore:
         finally:
             net.disk_full = False
         if writes:
-            net.oracle.look(process.name, self._on_event)
+            if looks:
+                net.oracle.look(process.name, self._on_event)
             if after is not None:
                 after(reply, fate)
             if self._inner.take_touch():
@@ -423,9 +468,12 @@ class SimStore:
         if fate is Fate.CRASH_AFTER:
             await self._crash(f"after {what}")
         await self._way()
-        if fate is Fate.LOST or process.is_cut():
+        if fate is Fate.LOST or self._is_out_of_reach():
             raise StoreUnavailable("the reply was lost")
         return reply
+
+    def _is_out_of_reach(self) -> bool:
+        return self._process.is_cut() or self._net.loop.time() < self._net.down_until
 
     async def _way(self) -> None:
         """The time that one way takes."""

@@ -45,6 +45,7 @@ def draw_weather(random: Random) -> Weather:
         lost=0.05 * much * random.random(),
         hangs=0.01 * much * random.random(),
         crash=0.004 * much * random.random(),
+        forgets=random.choice([0.0, 0.1, 0.6]),
         dropped=random.choice([0.0, 0.2, 0.9]),
         slow=random.choice([0.0, 0.02, 0.2]),
     )

@@ -113,7 +113,7 @@ class ClaimSuite:
         async with Rig(make_store) as rig:
             request = Add(rig.pipeline, "run-1", [Seed("a"), Seed("b")])
 
-            added, [claimed] = await rig.store.add(request, "w", [rig.wish("scrape", 1)])
+            added, claimed = await rig.add_and_claim(request, rig.wish("scrape", 1))
 
             assert added.new == 2
             assert [lease.key for lease in claimed.leases] == ["a"]
@@ -126,7 +126,7 @@ class ClaimSuite:
             seeds = [Seed("b", {"n": 1}, depth=2), Seed("a"), Seed("b", {"n": 2})]
             request = Add(rig.pipeline, "run-1", seeds)
 
-            added, [claimed] = await rig.store.add(request, "w", [rig.wish("scrape", 5)])
+            added, claimed = await rig.add_and_claim(request, rig.wish("scrape", 5))
 
             assert (added.new, added.known) == (2, 0)
             assert sorted(lease.key for lease in claimed.leases) == ["a", "b"]
@@ -144,10 +144,10 @@ class ClaimSuite:
     ) -> None:
         async with Rig(make_store) as rig:
             request = Add(rig.pipeline, "run-1", [Seed("a"), Seed("b", priority=-1)])
-            _, [first] = await rig.store.add(request, "w", [rig.wish("scrape", 5)])
+            _, first = await rig.add_and_claim(request, rig.wish("scrape", 5))
             assert sorted(lease.key for lease in first.leases) == ["a", "b"]
 
-            added, [again] = await rig.store.add(request, "w", [rig.wish("scrape", 5)])
+            added, again = await rig.add_and_claim(request, rig.wish("scrape", 5))
 
             assert (added.new, added.known, list(again.leases)) == (0, 2, [])
             assert (await rig.run())["accepted"] == 2
@@ -160,7 +160,7 @@ class ClaimSuite:
             await rig.finish(await rig.lease("scrape"), Done({}, usage=Usage(tokens=9)))
 
             request = Add(rig.pipeline, "run-1", [Seed("b")])
-            added, [claimed] = await rig.store.add(request, "w", [rig.wish("scrape", 5)])
+            added, claimed = await rig.add_and_claim(request, rig.wish("scrape", 5))
 
             assert (added.new, list(claimed.leases)) == (1, [])
             assert await rig.place("b") == ("scrape", "ready")
@@ -173,16 +173,16 @@ class ClaimSuite:
             await rig.add(["known"], "r0")
             await rig.work_off("scrape", "summarize")
             request = Add(NEWS, "r1", [Seed("known"), Seed("new")])
-            added, [claimed] = await rig.store.add(request, "w", [rig.wish("scrape", 5)])
+            added, claimed = await rig.add_and_claim(request, rig.wish("scrape", 5))
             assert (added.new, added.known) == (1, 1)
             assert [lease.key for lease in claimed.leases] == ["new"]
 
             await rig.store.tune("news", "scrape", paused=True)
             request = Add(NEWS, "r2", [Seed("later")])
-            _, [claimed] = await rig.store.add(request, "w", [rig.wish("scrape", 5)])
+            _, claimed = await rig.add_and_claim(request, rig.wish("scrape", 5))
             assert not claimed.leases
             request = Add(held, "r3", [Seed("a")])
-            _, [claimed] = await rig.store.add(request, "w", [rig.wish("scrape", 5, of=held)])
+            _, claimed = await rig.add_and_claim(request, rig.wish("scrape", 5, of=held))
             assert not claimed.leases
             assert await rig.place("a", held) == ("scrape", "waiting")
 

@@ -1,0 +1,178 @@
+"""An attempt begins when its claim is committed; nothing of it counts before that is durable."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from onceflow import Flow, StoreUnavailable, Work
+from onceflow.core.item import Lease
+from onceflow.store.postgres import PostgresStore
+from tests.engine.kit import (
+    Database,
+    audited,
+    kinds,
+    one_stage,
+    only,
+    until_state,
+    working,
+)
+from tests.support import postgres
+
+
+class Disk:
+    """What the next add of a flow waits for after its commit."""
+
+    def __init__(self, flow: Flow, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._real = flow.store.add
+        self._flow = flow
+        self._patch = monkeypatch
+        self.asked = asyncio.Event()
+        self.go = asyncio.Event()
+        self.error: Exception | None = None
+        monkeypatch.setattr(flow.store, "add", self._add)
+
+    async def _add(self, *args: Any) -> Any:
+        self._patch.setattr(self._flow.store, "add", self._real)
+        accepted = await self._real(*args)
+
+        async def durable() -> None:
+            self.asked.set()
+            await self.go.wait()
+            if self.error is not None:
+                raise self.error
+            if accepted.durable is not None:
+                await accepted.durable()
+
+        return accepted._replace(durable=durable)
+
+
+async def test_an_attempt_begins_before_its_claim_is_durable_but_is_not_committed(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began: list[str] = []
+
+    async def handler(work: Work) -> dict[str, Any]:
+        began.append(work.key)
+        return {}
+
+    pipeline = one_stage(handler)
+    async with working(database.flow(pipeline)) as flow:
+        disk = Disk(flow, monkeypatch)
+        adding = asyncio.create_task(flow.add(pipeline, ["a"]))
+        await disk.asked.wait()
+        await flow.add(pipeline, ["b"])
+        await until_state(flow, pipeline, "b", "completed")
+
+        assert "a" in began
+        assert not adding.done()
+        assert await kinds(flow, (await flow.item(pipeline, "a")).id) == ["added", "claimed"]
+
+        disk.go.set()
+        assert (await adding).new == 1
+        await until_state(flow, pipeline, "a", "completed")
+        await flow.stop()
+        await audited(flow)
+    assert began == ["a", "b"]
+
+
+async def test_a_stop_waits_for_what_has_begun_to_be_durable(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline = one_stage()
+    async with working(database.flow(pipeline)) as flow:
+        disk = Disk(flow, monkeypatch)
+        adding = asyncio.create_task(flow.add(pipeline, ["a"]))
+        await disk.asked.wait()
+        stopping = asyncio.create_task(flow.stop())
+        await asyncio.sleep(0.05)
+        assert not stopping.done()
+        disk.go.set()
+        await asyncio.gather(adding, stopping)
+        item = await only(flow, pipeline)
+        assert await kinds(flow, item.id) == ["added", "claimed", "stage_finished"]
+        await audited(flow)
+
+
+@pytest.mark.parametrize("moment", ["begun", "over", "queued"])
+async def test_an_attempt_whose_claim_is_not_confirmed_counts_and_is_made_again(
+    database: Database, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    """It did happen, so that the next one is the second; the first one's outcome is dropped."""
+    attempts: list[int] = []
+    begun, cancelled, hold = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def handler(work: Work) -> dict[str, Any]:
+        if work.key == "busy":
+            await hold.wait()
+        elif work.key == "a":
+            attempts.append(work.attempt)
+            begun.set()
+            if moment == "begun" and work.attempt == 1:
+                try:
+                    await asyncio.Event().wait()
+                finally:
+                    cancelled.set()
+        return {"attempt": work.attempt}
+
+    pipeline = one_stage(handler, processors=1)
+    async with working(database.flow(pipeline)) as flow:
+        if moment == "queued":
+            await flow.add(pipeline, ["busy"])
+        disk = Disk(flow, monkeypatch)
+        disk.error = StoreUnavailable("the disk did not confirm the last write")
+        adding = asyncio.create_task(flow.add(pipeline, ["a"]))
+        await disk.asked.wait()
+        if moment != "queued":
+            await begun.wait()
+        disk.go.set()
+        with pytest.raises(StoreUnavailable, match="did not confirm"):
+            await adding
+        if moment == "begun":
+            await cancelled.wait()
+        hold.set()
+        item = await until_state(flow, pipeline, "a", "completed")
+        await flow.stop()
+        assert attempts[-1] == item.attempt
+        assert len(attempts) == len(set(attempts)), "one attempt was made twice"
+        if moment != "queued":
+            assert attempts == [1, 2]
+            assert "retried" in await kinds(flow, item.id)
+        await audited(flow)
+
+
+async def test_what_a_crash_of_the_server_has_undone_can_be_added_again(
+    own_server: postgres.Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same item and fence come again, as another key's: what the attempt gave that began before
+    the crash must not become its result."""
+    ended: list[tuple[str, int]] = []
+
+    async def handler(work: Work) -> dict[str, Any]:
+        assert work._lease is not None
+        ended.append((work.key, work._lease.item))
+        return {"of": work.key}
+
+    pipeline = one_stage(handler)
+    database = Database("postgres", own_server.url)
+    async with working(database.flow(pipeline)) as flow:
+        assert isinstance(flow.store, PostgresStore)
+        confirm = flow.store._confirm
+
+        async def too_late(lease: Lease) -> None:
+            monkeypatch.setattr(flow.store, "_confirm", confirm)
+            await asyncio.to_thread(own_server.restart, "immediate")
+            await confirm(lease)
+
+        monkeypatch.setattr(flow.store, "_confirm", too_late)
+        with pytest.raises(StoreUnavailable):
+            await flow.add(pipeline, ["lost"])
+        await flow.add(pipeline, ["other"])
+        item = await until_state(flow, pipeline, "other", "completed")
+
+        assert ended == [("lost", item.id), ("other", item.id)]
+        [result] = [one for one in await flow.results(item.id) if one["stage"]]
+        assert result["body"] == {"of": "other"}
+        assert [one.key for one in await flow.items(pipeline)] == ["other"]
+        await flow.stop()
+        await audited(flow)

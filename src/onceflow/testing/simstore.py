@@ -33,7 +33,7 @@ from onceflow.store.base import (
     Worker,
 )
 from onceflow.store.sqlite import SqliteStore
-from onceflow.testing.simcheck import Journal, Oracle, attempt_of
+from onceflow.testing.simcheck import Attempt, Journal, Oracle, attempt_of
 from onceflow.testing.simloop import Owner, SimLoop
 
 T = TypeVar("T")
@@ -106,6 +106,15 @@ class OneConnection(SqliteStore):
 
 
 @dataclass(slots=True)
+class Volatile:
+    """A commit that did not wait for the disk. It is on the disk with the next one that does."""
+
+    before: bytes
+    """The database before it."""
+    forgotten: bool = False
+
+
+@dataclass(slots=True)
 class Net:
     """What all simulated processes share."""
 
@@ -127,8 +136,10 @@ class Net:
     settled: dict[str, tuple[float, str]] = field(default_factory=dict)
     sweeping: set[str] = field(default_factory=set)
     disk_full: bool = False
-    before: bytes | None = None
-    """The database before the last commit, while that one may still be forgotten."""
+    last: Volatile | None = None
+    """The last commit, while it may still be forgotten."""
+    unconfirmed: set[Attempt] = field(default_factory=set)
+    """Attempts that may have begun, but whose leases may yet be forgotten, or were."""
     down_until: float = 0.0
 
     def __post_init__(self) -> None:
@@ -139,11 +150,12 @@ class Net:
             raise apsw.FullError("the simulated disk is full")
         return False
 
-    def crash_server(self, before: bytes) -> None:
+    def crash_server(self, last: Volatile) -> None:
         """It forgets the last commit, and takes a while to come back."""
         self.journal.note("the server crashes and forgets the last commit")
-        self.before = None
-        self.db.deserialize("main", before)
+        self.last = None
+        last.forgotten = True
+        self.db.deserialize("main", last.before)
         self.down_until = self.loop.time() + self.random.random() * self.random.choice([0.1, 2.0])
 
     def tell_others(self, sender: Process) -> None:
@@ -238,11 +250,11 @@ class SimStore:
     async def add(self, add: Add, worker: str = "", claims: Sequence[Claim] = ()) -> Accepted:
         net = self._net
         forgets = bool(claims) and net.random.random() < net.weather.forgets
-        before: bytes | None = None
+        commit: Volatile | None = None
 
         def ask() -> Awaitable[Accepted]:
-            nonlocal before
-            net.before = before = net.db.serialize("main") if forgets else None
+            nonlocal commit
+            net.last = commit = Volatile(net.db.serialize("main")) if forgets else None
             return self._inner.add(add, worker, claims)
 
         def after(reply: Accepted, fate: Fate) -> None:
@@ -258,19 +270,21 @@ class SimStore:
         reply = await self._call(what, ask, after, looks=not forgets)
         if not claims:
             return reply
-        return reply._replace(durable=lambda: self._confirm(reply.claimed, before))
+        net.unconfirmed.update(attempt_of(lease) for one in reply.claimed for lease in one.leases)
+        return reply._replace(durable=lambda: self._confirm(reply.claimed, commit))
 
-    async def _confirm(self, claimed: Sequence[Claimed], before: bytes | None) -> None:
-        """Until the disk has what was committed, the server may crash and forget it. It does not if
-        somebody else has committed after it: that one waited for the disk, and it is one log."""
+    async def _confirm(self, claimed: Sequence[Claimed], commit: Volatile | None) -> None:
+        """Until the disk has what was committed, the server may crash and forget it."""
         net, leases = self._net, [lease for one in claimed for lease in one.leases]
         try:
-            await self._way()
-            if before is not None and net.before is before:
-                net.crash_server(before)
+            await (self._way() if commit is None else asyncio.sleep(net.random.random() * 0.2))
+            if commit is not None and net.last is commit:
+                net.crash_server(commit)
+            if commit is not None and commit.forgotten:
                 if leases:
                     net.journal.reach("the database forgot an item that had begun")
                 raise StoreUnavailable("the server has crashed")
+            net.unconfirmed.difference_update(map(attempt_of, leases))
             await self._call("confirm", lambda: self._inner.read("now"), writes=False)
         except StoreUnavailable:
             if leases:
@@ -292,6 +306,9 @@ class SimStore:
             self._claimed(claims, reply.claimed, fate)
 
         def ask() -> Awaitable[Exchanged]:
+            for finish in finishes:
+                if attempt_of(finish.lease) in self._net.unconfirmed:
+                    self._net.journal.violate(f"{finish.lease.key}: finished before it was durable")
             children = [seed.key for one in finishes for seed in one.change.children]
             if children and self._net.oracle.ask("known_keys", keys=json.dumps(children)):
                 self._net.journal.reach("a child was known already")
@@ -448,8 +465,11 @@ class SimStore:
             fate = Fate.LOST if net.random.random() < 0.5 else Fate.WELL
         if writes and fate is Fate.FULL:
             net.disk_full = True
-        if writes:
-            net.before = None
+        if writes and net.last is not None:
+            if net.random.random() < 0.5:
+                net.crash_server(net.last)
+                raise StoreUnavailable("the server has crashed")
+            net.last = None
         try:
             reply = await ask()
         except StoreUnavailable:

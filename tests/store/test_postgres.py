@@ -18,7 +18,7 @@ from onceflow.core.pipeline import Stage
 from onceflow.core.transition import Done
 from onceflow.store import open_store, postgres_connect, postgres_write
 from onceflow.store import postgres as postgres_module
-from onceflow.store.base import Add, Claim, Store
+from onceflow.store.base import Add, Claim, Store, Worker
 from onceflow.store.postgres import PostgresStore
 from onceflow.store.postgres_connect import Address, Transaction
 from onceflow.store.queries import migrations
@@ -935,6 +935,20 @@ async def test_a_claim_waits_for_the_lock_of_a_bounded_stage(
         await hold.commit()
 
         assert [lease.key for lease in (await claiming).leases] == ["c"]
+
+
+async def test_a_worker_that_has_signed_on_is_known_after_a_crash_of_the_server(
+    own_server: postgres.Server,
+) -> None:
+    """Otherwise the next sweep would take away what it claims until its next heartbeat."""
+    store = PostgresStore(own_server.url)
+    await store.open([NEWS])
+    await store.beat(Worker("w", "host", 1))
+
+    await asyncio.to_thread(own_server.restart)
+
+    assert [row["id"] for row in await store.read("workers")] == ["w"]
+    await store.close()
 
 
 async def test_what_was_accepted_survives_a_server_that_is_killed(

@@ -76,6 +76,8 @@ class PostgresStore:
         self._bounded: set[tuple[str, str]] = set()
         self._run_page = ""
         self._cursors = {0: "0"}
+        self._beaten = ""
+        """The worker whose heartbeat was written last."""
         self._pool: Pool | None = None
         self._wake: Callable[[], None] = _nobody
         self._watcher: asyncio.Task[None] | None = None
@@ -226,7 +228,10 @@ class PostgresStore:
         return await self._write(work)
 
     async def beat(self, worker: Worker, report: str | None = None) -> None:
-        await self._write(lambda db: write.beat(db, worker, boot_id(), report), begin=BEAT)
+        # The first one waits for the disk: a worker that nobody knows of is robbed of what it has.
+        begin = BEAT if worker.id == self._beaten else WRITE
+        await self._write(lambda db: write.beat(db, worker, boot_id(), report), begin=begin)
+        self._beaten = worker.id
 
     async def leave(self, worker: str) -> None:
         await self._write(lambda db: db.rows("leave", worker=worker))

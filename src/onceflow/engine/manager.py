@@ -860,23 +860,24 @@ class Manager:
 
     async def _adopt_unknown(self, held: Sequence[Row]) -> None:
         """Take in the leases that we have without knowing it."""
-        self._in_doubt = False
+        in_doubt = False
         ended = {one.lease.item: one.lease.fence for one in self._finished}
+        unknown: list[tuple[Plan, Lease]] = []
         for row in held:
             plan = self._scheduler.plans.get((row["pipeline"], row["stage"]))
             if row["id"] in ended:
                 # A newer lease than the one that ended: its next stage was claimed along with the
                 # finish whose reply was lost. Look again when that finish has been answered.
-                self._in_doubt = self._in_doubt or row["fence"] != ended[row["id"]]
-                continue
-            if plan is None or self._queues.holds(row["id"]):
-                continue
-            body = await self._store.read("result", item=row["id"], stage=plan.before)
-            lease = Lease(
-                row["id"], row["pipeline"], row["key"], row["stage"], row["fence"], row["attempt"],
-                row["generation"], row["run"], row["depth"], row["claimed_at"],
-                bytes(body[0]["body"]) if body else None,
-            )  # fmt: skip
+                in_doubt = in_doubt or row["fence"] != ended[row["id"]]
+            elif plan is not None and not self._queues.holds(row["id"]):
+                body = await self._store.read("result", item=row["id"], stage=plan.before)
+                lease = Lease(
+                    row["id"], row["pipeline"], row["key"], row["stage"], row["fence"],
+                    row["attempt"], row["generation"], row["run"], row["depth"],
+                    row["claimed_at"], bytes(body[0]["body"]) if body else None,
+                )  # fmt: skip
+                unknown.append((plan, lease))
+        for plan, lease in await self._ascertain(unknown):
             self.tally.adopted += 1
             log.info("found the lease on %s, whose reply was lost", lease.key)
             if _mark(lease) in self._unproven:  # it was begun: once more would be another attempt
@@ -885,6 +886,21 @@ class Manager:
             else:
                 self._queue(plan, lease)
         self._unproven.clear()
+        self._in_doubt = in_doubt
+
+    async def _ascertain(self, unknown: list[tuple[Plan, Lease]]) -> list[tuple[Plan, Lease]]:
+        """Those of the leases just read that a crash of the server cannot undo. What was read may
+        not be on the disk yet, but with the next write it is: those that are there after it."""
+        if not unknown:
+            return []
+        for _, lease in unknown:
+            await self._store.renew(lease)
+        rows = await self._store.read("held", worker=self.worker.id)
+        durable = {(row["id"], row["fence"], row["key"], row["claimed_at"]) for row in rows}
+        return [
+            (plan, lease) for plan, lease in unknown
+            if (lease.item, lease.fence, lease.key, lease.claimed_at) in durable
+        ]  # fmt: skip
 
     async def _check_health(self, now: float) -> None:
         """Replace processors in error, end attempts whose leases were lost, adopt hidden ones."""

@@ -164,7 +164,8 @@ class Oracle:
         return self._db.execute(_sql(name), parameters).fetchall()
 
     def phase(self, item: int) -> str:
-        return self._places[item][2]
+        """Empty for one that was not looked at yet."""
+        return self._places[item][2] if item in self._places else ""
 
     def holder(self, item: int) -> str | None:
         return self._places[item][3]

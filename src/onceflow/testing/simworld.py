@@ -241,6 +241,7 @@ class World:
         for process in self.net.processes:
             process.go_on()
             process.cut_until = min(process.cut_until, self.loop.time())
+        self.net.down_until = self.loop.time()
         for task in troubles:
             task.cancel()
         await asyncio.wait(submitting, timeout=60)

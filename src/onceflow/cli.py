@@ -131,6 +131,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (UsageError, OnceflowError) as error:
         complain(str(error))
         return USAGE
+    except OverflowError:
+        complain(f"one of these numbers is too large; the largest is {2**63 - 1}")
+        return USAGE
     except OSError as error:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         do = "; free some space, and run the same command again" if full else ""

@@ -10,6 +10,7 @@ import pytest
 
 import onceflow
 from onceflow.cli import COMMANDS
+from onceflow.commands.text import masked
 from tests.cli.conftest import Answer, Call
 
 
@@ -486,15 +487,37 @@ def test_doctor_lists_every_setting_that_is_no_default(
     )
 
 
-def test_doctor_says_that_a_worker_is_missing(on: Call, program: Path) -> None:
+def test_doctor_says_that_a_worker_is_missing(on: Call, program: Path, database: str) -> None:
     on("run", program, "a", "--add-only")
 
     answer = on("doctor")
 
     assert answer.code == 1
     assert "items are ready, but no worker lives" in answer.out
-    assert "start one: onceflow worker FILE.py" in answer.out
+    assert f"start one: onceflow worker FILE.py --db {masked(database)}" in answer.out
     assert on("doctor", "--json").object["ok"] is False
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("limit", "fetch", 10**20),
+        ("events", "--after", 10**20),
+        ("audit", "--grace-seconds", "nan"),
+        ("prune", "--older-than", f"{10**20}d"),
+    ],
+    ids=lambda words: words[0],
+)
+def test_a_number_that_no_database_takes_is_refused_in_a_line(
+    on: Call, program: Path, words: tuple[object, ...]
+) -> None:
+    on("run", program, "a")
+
+    answer = on(*words)
+
+    assert answer.code == 2
+    assert answer.err.startswith("onceflow: ")
+    assert len(answer.err.splitlines()) == 1
 
 
 # --- usage ---

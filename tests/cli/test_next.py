@@ -42,13 +42,38 @@ def test_why_and_show_name_the_exact_command(on: Call, program: Path, database: 
     assert on("retry", "down", "--quiet").err == ""
     assert on("show", "gone away", "--json").object["next"].startswith("onceflow worker FILE.py")
     paused = on("pause", "fetch")
-    assert f"next: onceflow resume fetch --db {shown} claims" in paused.err
+    assert f"next: onceflow resume fetch --db {shown}, to claim" in paused.err
     assert on("why", "gone away", "--json").object["next"] == (
         f"onceflow resume fetch --pipeline news --db {shown}"
     )
     said = on("status").err
     assert f"next: onceflow resume fetch --pipeline news --db {shown}" in said
     assert f"next: onceflow worker FILE.py --db {shown}" in said
+
+
+def test_who_works_is_named_once_whatever_the_stages(on: Call, program: Path) -> None:
+    on("run", program, "a", "b")
+    on("retry", "a", "--from-stage", "fetch")
+
+    assert on("retry", "b", "--from-stage", "count").err.count("next:") == 1
+
+
+def test_a_database_with_a_space_in_its_path_can_be_typed_as_shown(
+    call: Call, program: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "a b").mkdir()
+    path = tmp_path / "a b" / "c.db"
+    call("run", program, "gone", "--db", path)
+
+    assert f"onceflow retry gone --db '{path}'" in call("why", "gone", "--db", path).out
+
+
+def test_a_remark_is_broken_between_words(tmp_path: Path) -> None:
+    text = shown_in_terminal(tmp_path, 40, "status", "--db", "nowhere.db", code=3)
+
+    words = "there is no database nowhere.db"
+    assert words in " ".join(text.split())
+    assert all(len(line) <= 40 for line in text.splitlines())
 
 
 def test_status_names_where_the_failures_are(on: Call, program: Path, database: str) -> None:

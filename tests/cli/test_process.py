@@ -243,7 +243,9 @@ def terminal(columns: int) -> Iterator[tuple[int, int]]:
         os.close(main)
 
 
-def shown_in_terminal(folder: Path, columns: int, *words: str, **environment: str) -> str:
+def shown_in_terminal(
+    folder: Path, columns: int, *words: str, code: int | None = None, **environment: str
+) -> str:
     with terminal(columns) as (main, other):
         process = spawn(
             *words, cwd=folder, stdout=other, stderr=other,
@@ -254,7 +256,7 @@ def shown_in_terminal(folder: Path, columns: int, *words: str, **environment: st
         with contextlib.suppress(OSError):  # the other end is closed
             while part := os.read(main, 65536):
                 raw += part
-        assert process.wait(timeout=180) in (0, 1)
+        assert process.wait(timeout=180) in ((0, 1) if code is None else (code,))
         return raw.decode()
 
 

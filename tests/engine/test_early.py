@@ -6,8 +6,6 @@ from typing import Any
 import pytest
 
 from onceflow import Flow, StoreUnavailable, Work
-from onceflow.core.item import Lease
-from onceflow.store.postgres import PostgresStore
 from tests.engine.kit import (
     Database,
     audited,
@@ -17,7 +15,6 @@ from tests.engine.kit import (
     until_state,
     working,
 )
-from tests.support import postgres
 
 
 class Disk:
@@ -138,41 +135,4 @@ async def test_an_attempt_whose_claim_is_not_confirmed_counts_and_is_made_again(
         if moment != "queued":
             assert attempts == [1, 2]
             assert "retried" in await kinds(flow, item.id)
-        await audited(flow)
-
-
-async def test_what_a_crash_of_the_server_has_undone_can_be_added_again(
-    own_server: postgres.Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The same item and fence come again, as another key's: what the attempt gave that began before
-    the crash must not become its result."""
-    ended: list[tuple[str, int]] = []
-
-    async def handler(work: Work) -> dict[str, Any]:
-        assert work._lease is not None
-        ended.append((work.key, work._lease.item))
-        return {"of": work.key}
-
-    pipeline = one_stage(handler)
-    database = Database("postgres", own_server.url)
-    async with working(database.flow(pipeline)) as flow:
-        assert isinstance(flow.store, PostgresStore)
-        confirm = flow.store._confirm
-
-        async def too_late(lease: Lease) -> None:
-            monkeypatch.setattr(flow.store, "_confirm", confirm)
-            await asyncio.to_thread(own_server.restart, "immediate")
-            await confirm(lease)
-
-        monkeypatch.setattr(flow.store, "_confirm", too_late)
-        with pytest.raises(StoreUnavailable):
-            await flow.add(pipeline, ["lost"])
-        await flow.add(pipeline, ["other"])
-        item = await until_state(flow, pipeline, "other", "completed")
-
-        assert ended == [("lost", item.id), ("other", item.id)]
-        [result] = [one for one in await flow.results(item.id) if one["stage"]]
-        assert result["body"] == {"of": "other"}
-        assert [one.key for one in await flow.items(pipeline)] == ["other"]
-        await flow.stop()
         await audited(flow)

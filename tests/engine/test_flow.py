@@ -256,6 +256,14 @@ async def test_many_items_are_added_in_several_transactions_into_one_run(
         await audited(flow)
 
 
+async def test_one_key_in_the_place_of_a_list_is_refused(database: Database) -> None:
+    pipeline = one_stage()
+    async with database.flow(pipeline) as flow:
+        with pytest.raises(TypeError, match=r"for one of them write \['abc'\]"):
+            await flow.add(pipeline, "abc")
+        assert await flow.items(pipeline) == []
+
+
 async def test_a_sealed_run_takes_no_more_but_the_same_again(database: Database) -> None:
     pipeline = one_stage()
     async with database.flow(pipeline) as flow:

@@ -311,33 +311,6 @@ async def test_few_cursors_are_remembered(
     assert len(await store.read("events", after=0, **ANY_EVENT)) == 10
 
 
-async def test_one_item_is_claimed_before_the_disk_has_it_and_confirmed_afterwards(
-    store: PostgresStore, raw: Callable[[], Awaitable[Any]]
-) -> None:
-    connection = await raw()
-
-    accepted = await store.add(Add(NEWS, "r1", [Seed("a")]), "w", [CLAIM])
-    logged = await connection.fetchval("SELECT pg_current_wal_insert_lsn()")
-
-    assert [lease.key for lease in accepted.claimed[0].leases] == ["a"]
-    assert accepted.durable is not None
-    await accepted.durable()
-    assert await connection.fetchval("SELECT pg_current_wal_flush_lsn()") >= logged
-    assert await connection.fetchval("SHOW synchronous_commit") == "on"
-
-
-async def test_an_item_that_is_not_there_any_more_is_not_confirmed(
-    store: PostgresStore, raw: Callable[[], Awaitable[Any]]
-) -> None:
-    accepted = await store.add(Add(NEWS, "r1", [Seed("a")]), "w", [CLAIM])
-    connection = await raw()
-    await connection.execute("UPDATE item SET run = 'another'")
-
-    assert accepted.durable is not None
-    with refused(StoreUnavailable, "lost a in a crash", "add it again"):
-        await accepted.durable()
-
-
 @pytest.mark.parametrize(
     ("request_", "new"),
     [
@@ -349,14 +322,15 @@ async def test_an_item_that_is_not_there_any_more_is_not_confirmed(
     ],
     ids=["run", "known", "data", "budget", "several"],
 )
-async def test_whatever_is_not_the_simplest_case_is_durable_at_once(
+async def test_whatever_is_not_the_simplest_case_goes_the_longer_way(
     store: PostgresStore, request_: Add, new: int
 ) -> None:
     await store.add(Add(NEWS, "r1", [Seed("a")], seal=False))
 
     accepted = await store.add(request_, "w", [replace(CLAIM, count=max(new, 1))])
 
-    assert (accepted.added.new, accepted.durable) == (new, None)
+    assert accepted.added.new == new
+    assert sum(len(one.leases) for one in accepted.claimed) == 1 or new != 1
 
 
 async def test_after_a_cursor_that_was_pruned_nothing_is_missed(

@@ -14,9 +14,10 @@ from typing import Any, Literal
 
 from cyclopts import App
 
-from onceflow import Flow, OnceflowError, Settings, StoreUnavailable, __version__
+from onceflow import Flow, OnceflowError, StoreUnavailable, __version__
 from onceflow.commands.common import Common
 from onceflow.commands.config import TABLES, Config
+from onceflow.commands.next import where, worker_for
 from onceflow.commands.output import OK, SOME_FAILED, UNREACHABLE, Out, UsageError
 from onceflow.commands.text import many, masked, plain, span
 from onceflow.engine.audit import INVARIANTS
@@ -39,6 +40,8 @@ def audit(*, grace_seconds: float = 10.0, common: Common | None = None) -> int:
         A run that was settled so short a time ago may still wait for its gate.
     """
     common = common or Common()
+    if not 0 <= grace_seconds < float("inf"):
+        raise UsageError(f"--grace-seconds is {grace_seconds}; it must be 0 or more")
     return asyncio.run(_audit(common.existing(), grace_seconds, common.out))
 
 
@@ -90,14 +93,14 @@ def doctor(*, common: Common | None = None) -> int:
     code = OK
     looking_at = "settings"
     try:
-        settings = common.settings()
+        common.settings()
         changed = [(name, origin) for name, _, origin in _all_settings(common)]
         text = ", ".join(f"{name} from {origin}" for name, origin in changed if origin != "default")
         findings.append(Finding("settings", "ok", text or "all defaults"))
         looking_at = "model"
         findings.append(_model(common))
         looking_at = "database"
-        findings += asyncio.run(_examine(common.existing(), settings))
+        findings += asyncio.run(_examine(common.existing(), where(common)))
     except (OnceflowError, UsageError) as error:
         findings.append(Finding(looking_at, "bad", masked(str(error))))
         code = UNREACHABLE if isinstance(error, StoreUnavailable) else OK
@@ -107,7 +110,7 @@ def doctor(*, common: Common | None = None) -> int:
         out.emit({"ok": code == OK, "findings": [asdict(one) for one in findings]})
         return code
     for one in findings:
-        out.line(f"{one.verdict:<4}  {one.what:<9}  {plain(one.detail, 1000)}")
+        out.hanging(f"{one.verdict:<4}  {one.what:<9}  ", plain(one.detail, 1000))
         if one.do:
             out.line(f"                 do: {one.do}")
     return code
@@ -125,7 +128,7 @@ def _model(common: Common) -> Finding:
     return Finding("model", "note", f"there is no model {name!r}", "`onceflow models` lists them")
 
 
-async def _examine(flow: Flow, settings: Settings) -> list[Finding]:
+async def _examine(flow: Flow, at: str) -> list[Finding]:
     findings: list[Finding] = []
     async with flow:
         read = flow.store.read
@@ -133,31 +136,32 @@ async def _examine(flow: Flow, settings: Settings) -> list[Finding]:
         now = (await read("now"))[0]["now"]
         took = time.monotonic() - began
         findings.append(Finding("database", "ok", f"{flow.store.url} answers in {span(took)}"))
-        findings += _disk(flow)
+        findings += _disk(flow, at)
         findings.append(_clock(now))
         stages = await read("stages")
         workers = await read("workers")
         lease_ms = min((row["lease_ms"] for row in stages), default=300_000)
-        for look in (_workers, _stages):
-            findings += look(workers, stages, await read("activity"), now, lease_ms)
-        findings += await _runs(flow)
+        findings += _workers(workers, await read("activity"), now, lease_ms, at)
+        findings += _stages(stages, now, at)
+        findings += await _runs(flow, at)
         found = await flow.audit()
         findings.append(
-            Finding("audit", "bad", many(len(found), "violation"), "onceflow audit names them")
+            Finding("audit", "bad", many(len(found), "violation"), f"onceflow audit{at}")
             if found
             else Finding("audit", "ok", "no violation")
         )
     return findings
 
 
-def _disk(flow: Flow) -> Iterator[Finding]:
+def _disk(flow: Flow, at: str) -> Iterator[Finding]:
     path: Path | None = getattr(flow.store, "path", None)
     if path is None:
         return
     free = shutil.disk_usage(path.resolve().parent).free
     size = f"{free / 2**30:.1f} GiB free beside the database"
     if free < DISK_BYTES_MIN:
-        yield Finding("disk", "bad", size, "free some space, or `onceflow prune --older-than 30d`")
+        do = f"free some space, or: onceflow prune --older-than 30d{at}"
+        yield Finding("disk", "bad", size, do)
     else:
         yield Finding("disk", "ok", size)
 
@@ -174,16 +178,15 @@ def _clock(now: int) -> Finding:
 
 
 def _workers(
-    workers: list[Any], stages: list[Any], activity: list[Any], now: int, lease_ms: int
+    workers: list[Any], activity: list[Any], now: int, lease_ms: int, at: str
 ) -> Iterator[Finding]:
     alive = living(workers, now, lease_ms)
     gone = ended_here(workers)
     silent = [row for row in workers if row not in alive and row["leases"]]
-    if any(row["ready"] for row in activity) and not alive:
-        yield Finding(
-            "workers", "bad", "items are ready, but no worker lives",
-            "start one: onceflow worker FILE.py, or onceflow worker summarize or ingest",
-        )  # fmt: skip
+    ready = {row["pipeline"] for row in activity if row["ready"]}
+    if ready and not alive:
+        do = f"start one: {worker_for(ready)}{at}"
+        yield Finding("workers", "bad", "items are ready, but no worker lives", do)
     else:
         leases = sum(row["leases"] for row in alive)
         yield Finding("workers", "ok", f"{many(len(alive), 'worker')} with {many(leases, 'lease')}")
@@ -193,24 +196,22 @@ def _workers(
             f"{plain(row['host'], 60)} pid {row['pid']} "
             f"{'has ended' if row['id'] in gone else 'is silent'} for "
             f"{span((now - row['beat_at']) / 1000)} and holds {many(row['leases'], 'lease')}",
-            "any living worker takes them back at its next sweep",
+            "nothing, if a worker lives: it takes them back at its next health check or sweep",
         )  # fmt: skip
 
 
-def _stages(
-    workers: list[Any], stages: list[Any], activity: list[Any], now: int, lease_ms: int
-) -> Iterator[Finding]:
+def _stages(stages: list[Any], now: int, at: str) -> Iterator[Finding]:
     for row in stages:
         if row["paused_at"] is not None:
             since = span((now - row["paused_at"]) / 1000)
             why = f" ({plain(row['paused_why'], 80)})" if row["paused_why"] else ""
             yield Finding(
                 "stages", "note", f"{row['pipeline']}/{row['stage']} is paused for {since}{why}",
-                f"onceflow resume {row['stage']} --pipeline {row['pipeline']}",
+                f"onceflow resume {row['stage']} --pipeline {row['pipeline']}{at}",
             )  # fmt: skip
 
 
-async def _runs(flow: Flow) -> list[Finding]:
+async def _runs(flow: Flow, at: str) -> list[Finding]:
     found: list[Finding] = []
     for run in await flow.runs(limit=20):
         if run.halted and run.open:
@@ -222,7 +223,8 @@ async def _runs(flow: Flow) -> list[Finding]:
             found.append(Finding("runs", "note", f"{run.id} {what}", do))
     if failures := await flow.store.read("failures"):
         text = f"{many(sum(row['items'] for row in failures), 'item')} failed"
-        found.append(Finding("items", "note", text, "`onceflow status` says why, by error code"))
+        do = f"onceflow status{at} says why, by error code"
+        found.append(Finding("items", "note", text, do))
     return found
 
 

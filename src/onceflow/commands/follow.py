@@ -7,7 +7,7 @@ import asyncio
 import logging
 import sys
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -26,7 +26,7 @@ from onceflow.commands.board import (
     stage_views,
     totals,
 )
-from onceflow.commands.common import WORKED_BY
+from onceflow.commands.next import worker_for
 from onceflow.commands.output import is_fancy, remark
 from onceflow.commands.text import masked, plain, span
 from onceflow.engine.neighbours import living
@@ -56,8 +56,10 @@ class Scope:
 class Watcher:
     """Reads what a board shows."""
 
-    def __init__(self, flow: Flow, scope: Scope, title: str) -> None:
+    def __init__(self, flow: Flow, scope: Scope, title: str, at: str = "") -> None:
         self._flow = flow
+        self._at = at
+        """How a further command is told which database is meant."""
         self.scope = scope
         self._title = title
         self._rate = Rate()
@@ -102,8 +104,8 @@ class Watcher:
         left = self._rate.left_seconds(now, views) if self.sealed else None
         self.board = Board(
             self._title, scope.run or "", views, sums, active, active_total, now - self._began,
-            left, self.sealed, _notes(views, self._alive), int(now / DRAW_SECONDS), *self._spent,
-            await self._depths(), self._rate.per_second(),
+            left, self.sealed, _notes(views, self._alive, self._at), int(now / DRAW_SECONDS),
+            *self._spent, await self._depths(), self._rate.per_second(),
         )  # fmt: skip
         return self.board
 
@@ -218,17 +220,11 @@ class Watcher:
         return shown, len(held)
 
 
-def _notes(views: Sequence[StageView], alive: bool) -> list[str]:
+def _notes(views: Sequence[StageView], alive: bool, at: str) -> list[str]:
     if not alive and any(view.at("ready") for view in views):
-        return [f"no worker lives; start one: {worker_for({view.pipeline for view in views})}"]
+        return [f"no worker lives; start one: {worker_for({view.pipeline for view in views})}{at}"]
     paused = [view.name for view in views if view.paused and (view.at("ready") or view.coming)]
-    return [f"stage {name} is paused; `onceflow resume {name}`" for name in paused]
-
-
-def worker_for(pipelines: Collection[str]) -> str:
-    """The command that works on these pipelines."""
-    known = [WORKED_BY.get(name, "onceflow worker FILE.py") for name in pipelines]
-    return known[0] if len(known) == 1 else "onceflow worker FILE.py"
+    return [f"stage {name} is paused; `onceflow resume {name}{at}`" for name in paused]
 
 
 class Follower:

@@ -699,11 +699,13 @@ def watch(
         Show it once and end.
     """
     common = common or Common()
-    return asyncio.run(_watch(common.existing(), run, pipeline, once=once, out=common.out))
+    return asyncio.run(
+        _watch(common.existing(), run, pipeline, once=once, out=common.out, at=where(common))
+    )
 
 
 async def _watch(
-    flow: Flow, name: str | None, pipeline: str | None, *, once: bool, out: Out
+    flow: Flow, name: str | None, pipeline: str | None, *, once: bool, out: Out, at: str
 ) -> int:
     from onceflow.commands.follow import Follower, Scope, Watcher
 
@@ -712,7 +714,7 @@ async def _watch(
         run = None if name is None else await find_run(flow, name)
         whose = pipeline if run is None else run.pipeline
         scope = Scope(pipeline=whose, run=None if run is None else run.id)
-        watcher = Watcher(flow, scope, whose or flow.store.url)
+        watcher = Watcher(flow, scope, whose or flow.store.url, at)
         await watcher.begin(run)
         if once or out.as_json:
             return await _snapshots(watcher, out, once=once)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Collection
 
 from onceflow import Flow, Item
 from onceflow.commands.common import WORKED_BY, Common
@@ -13,8 +14,13 @@ from onceflow.engine.neighbours import living
 
 def where(common: Common) -> str:
     """How a further command is told which database and settings are meant."""
-    db = f" --db {masked(common.db)}" if common.db else ""
+    db = f" --db {_quoted(masked(common.db))}" if common.db else ""
     return db + (f" --config {shlex.quote(str(common.config))}" if common.config else "")
+
+
+def _quoted(address: str) -> str:
+    """As a shell takes it; the stars in the place of a password are to be seen as such."""
+    return address if "***" in address else shlex.quote(address)
 
 
 def go_on(pipeline: str, at: str) -> str:
@@ -23,6 +29,12 @@ def go_on(pipeline: str, at: str) -> str:
     if pipeline in WORKED_BY:
         return f"the `onceflow {pipeline}` command that added it once more"
     return f"onceflow worker FILE.py{at}"
+
+
+def worker_for(pipelines: Collection[str]) -> str:
+    """The command that works on these pipelines."""
+    known = [WORKED_BY.get(name, "onceflow worker FILE.py") for name in pipelines]
+    return known[0] if len(known) == 1 else "onceflow worker FILE.py"
 
 
 async def anybody_works(flow: Flow, pipeline: str) -> bool:

@@ -211,9 +211,9 @@ async def _perform(
 
 async def _tell_who_works(flow: Flow, at: str, out: Out) -> None:
     """Items are ready: name the commands that work on them, unless somebody does already."""
-    for row in await flow.store.read("activity"):
-        name = row["pipeline"]
-        if row["ready"] and not await anybody_works(flow, name):
+    ready = {row["pipeline"] for row in await flow.store.read("activity") if row["ready"]}
+    for name in sorted(ready):
+        if not await anybody_works(flow, name):
             again = "" if name in WORKED_BY else ", or the command that added them once more"
             out.say(f"  next: {go_on(name, at)}{again}")
 
@@ -354,7 +354,7 @@ def _tune(
     if what == "paused":
         names = "".join(f" {name}" for name in stages)
         named = f" --pipeline {pipeline}" if pipeline else ""
-        common.out.say(f"  next: onceflow resume{names}{named}{where(common)} claims them again")
+        common.out.say(f"  next: onceflow resume{names}{named}{where(common)}, to claim them again")
     return code
 
 

@@ -7,7 +7,7 @@ import os
 import select
 import sys
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, is_dataclass
 from typing import Any, TextIO
 
@@ -159,10 +159,26 @@ class Out:
 def remark(text: str) -> None:
     """A line on stderr. If nobody can read it, it is not worth failing for."""
     try:
-        sys.stderr.write(masked(text) + "\n")
+        for line in _wrapped(masked(text)):
+            sys.stderr.write(line + "\n")
         sys.stderr.flush()
     except (OSError, ValueError):
         forget(sys.stderr)
+
+
+def _wrapped(text: str) -> Iterator[str]:
+    """Lines as a terminal shows them whole. What is to be typed next stays on one line, so that it
+    can be copied."""
+    room = terminal_width(sys.stderr)
+    for line in text.split("\n"):
+        if room is None or len(line) <= room or line.lstrip().startswith("next: "):
+            yield line
+            continue
+        indent = " " * (len(line) - len(line.lstrip()) + 2)
+        yield from textwrap.wrap(
+            line, room, subsequent_indent=indent, break_on_hyphens=False, break_long_words=False,
+            drop_whitespace=True,
+        )  # fmt: skip
 
 
 def complain(text: str) -> None:

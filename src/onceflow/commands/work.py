@@ -310,7 +310,7 @@ async def _run(flow: Flow, job: _Job) -> Report:
             report.stuck = 0  # nobody was asked to claim them
             return report
         scope = Scope(pipeline=job.pipeline.name, run=report.run)
-        watcher = Watcher(flow, scope, job.pipeline.name)
+        watcher = Watcher(flow, scope, job.pipeline.name, job.where)
         follower = Follower(flow, watcher, quiet=job.out.quiet)
         beside: Beside = Nothing()
         if job.wishes.beside is not None:

@@ -147,6 +147,8 @@ class Flow:
         adding again is harmless. `seal=False` keeps the run open for more; `refresh` opens a new
         generation of known items that are settled."""
         chosen = self.pipeline(pipeline)
+        if isinstance(items, str):
+            raise TypeError(f"add takes a list of items; for one of them write [{items!r}]")
         run = run or new_run_id()
         seeds = [_seed(chosen, item) for item in items]
         new = known = over = 0

@@ -249,9 +249,9 @@ class Manager:
             await asyncio.sleep(0)  # the attempts begin first
             await durable()
         except BaseException:
-            for mark in begun:
-                self._forget(mark, self._volatile.pop(mark))
-            self._unproven.update(begun)
+            self._unproven.update(
+                mark for mark in begun if self._forget(mark, self._volatile.pop(mark))
+            )
             self._in_doubt = True
             self._news.set()
             raise
@@ -261,19 +261,22 @@ class Manager:
                 self._finished.append(one)
                 self._news.set()
 
-    def _forget(self, mark: tuple[int, int], ended: Finished | None) -> None:
-        """Drop a lease that may not exist, wherever its attempt has got to."""
+    def _forget(self, mark: tuple[int, int], ended: Finished | None) -> bool:
+        """Drop a lease that may not exist, wherever its attempt has got to; whether it began."""
         item, fence = mark
         if ended is not None and ended.processed:
             self._queues.finished(item)
             self._streams.drop(item)
-        if item in self._early and self._early[item].fence == fence:
-            del self._early[item]
+            return True
         for plan, processor in _working(self._scheduler):
             if processor.lease is not None and _mark(processor.lease) == mark:
                 self._end_attempt(processor, plan)
+                return True
+        if item in self._early and self._early[item].fence == fence:
+            del self._early[item]
         if any(_mark(lease) == mark for lease in self._queues.waiting()):
             self._queues.drop(item)
+        return ended is not None and not isinstance(ended.outcome, Released)
 
     async def _perform(self, item: int, plan: Plan) -> bool:
         if not self._may_claim() or (plan.stage.bounded and self._scheduler.room(plan) <= 0):

@@ -49,8 +49,8 @@ def _active(item: Row, state: str, stage: Row | None, workers: list[Row], now: i
     where = f"{holder['host']} pid {holder['pid']}"
     if holder["id"] in ended_here([holder]):
         return (
-            f"{state}: its worker ({where}) has ended without a word; the next one that starts "
-            "here takes it back"
+            f"{state}: its worker ({where}) has ended without a word; one that lives here takes it "
+            "back at its next health check, one that starts here at once"
         )
     if silent > lease_ms:
         return (

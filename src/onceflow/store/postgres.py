@@ -164,8 +164,7 @@ class PostgresStore:
             with suppress(write.RunBegunMeanwhile):
                 lease = await self._write(lambda db: write.add_one(db, add, worker), begin=SINGLE)
                 if lease is not None:
-                    taken = [Claimed([lease], claims[0].lane)]
-                    return Accepted(Added(add.run, 1, 0), taken, lambda: self._confirm(lease))
+                    return Accepted(Added(add.run, 1, 0), [Claimed([lease], claims[0].lane)])
         elif write.is_plain(add, claims):
             with suppress(write.RunBegunMeanwhile):
                 fresh = await self._write(
@@ -191,16 +190,6 @@ class PostgresStore:
         )
         whole = Added(add.run, new + added.new, added.known - new, added.over_budget)
         return Accepted(whole, taken or claimed)
-
-    async def _confirm(self, lease: Lease) -> None:
-        """Wait until the server has on its disk that an item was added."""
-        if not await self._write(
-            lambda db: db.rows("confirm", item=lease.item, run=lease.run), begin=SINGLE
-        ):
-            raise StoreUnavailable(
-                f"{self.url}: PostgreSQL has lost {lease.key} in a crash before it was stored; "
-                "add it again"
-            )
 
     async def exchange(
         self, worker: str, finishes: Sequence[Finish], claims: Sequence[Claim]

@@ -72,6 +72,7 @@ class Writer:
         self._closed = False
         self._wal: int | None = None
         """The file that SQLite commits to, which it keeps while a connection is open."""
+        self._holed = False
         self._commits_wait = True
         """Whether SQLite's commits wait for the disk at the moment."""
         self._lock = threading.Lock()
@@ -153,8 +154,10 @@ class Writer:
 
     def _write(self, connection: apsw.Connection, group: list[Operation]) -> None:
         works = [operation.work for operation in group]
-        early = self._wal is not None and any(operation.durable for operation in group)
+        # What others finish beside it must not be seen before the disk has it.
+        early = self._wal is not None and all(operation.durable for operation in group)
         try:
+            self._mend(connection)
             self._switch(connection, waits=not early)
             answers = write_group(connection, works)
         except BaseException as error:  # nothing of the group was committed: everyone is told
@@ -163,14 +166,11 @@ class Writer:
                 _tell(operation.future, None, reason)
             return
         for operation, answer in zip(group, answers, strict=True):
-            if operation.durable or not early:
-                _tell(operation.future, *answer)
+            _tell(operation.future, *answer)
         failed = self._sync(connection.filename) if early else None
-        for operation, (value, refused) in zip(group, answers, strict=True):
+        for operation in group:
             if operation.durable:
                 _tell(operation.durable, None, failed)
-            elif early:
-                _tell(operation.future, value, refused if failed is None else failed)
         self._committed()
         if not self._waiting:
             with suppress(apsw.Error):  # the next one does it, then
@@ -184,12 +184,22 @@ class Writer:
             connection.execute(f"PRAGMA synchronous={level}", can_cache=False)
             self._commits_wait = waits
 
+    def _mend(self, connection: apsw.Connection) -> None:
+        """The disk may have dropped what it once failed to write, and a hole in the log hides all
+        that follows: nothing is committed until the database itself has the whole log."""
+        if self._holed:
+            busy, _, _ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").get
+            if busy:
+                raise apsw.BusyError("the log cannot be carried over while others read")
+            self._holed = False
+
     def _sync(self, where: str) -> StoreUnavailable | None:
         """Wait until the disk has what was committed; why it may not have it."""
         try:
             assert self._wal is not None
             SYNC(self._wal)
         except OSError as error:
+            self._holed = True
             return StoreUnavailable(
                 f"{where}: the disk did not confirm the last write ({error}); whether it was "
                 "stored is not known; check the disk and it goes on"

@@ -1,8 +1,7 @@
 -- add, one new key into a new run, where nothing bounds the stage: nothing -> (first stage, active) for the worker
--- that adds it. The commit does not wait for the disk; `confirm` does. Whatever is otherwise is left to the longer way.
+-- that adds it. Whatever is otherwise is left to the longer way.
 WITH place AS MATERIALIZED (
-  SELECT nextval('item_id_seq') AS id, clock_ms(:now) AS now, s.deadline_ms + s.lease_ms AS lease_ms,
-         set_config('synchronous_commit', 'off', true)
+  SELECT nextval('item_id_seq') AS id, clock_ms(:now) AS now, s.deadline_ms + s.lease_ms AS lease_ms
     FROM stage AS s
    WHERE s.pipeline = :pipeline AND s.stage = :stage AND s.paused_at IS NULL
      AND coalesce(s.chosen_limit, s.declared_limit, s.lane_limit) IS NULL

@@ -356,6 +356,29 @@ async def test_an_add_that_breaks_down_is_told_so_and_the_work_goes_on(
         await until_state(flow, pipeline, "b", "completed")
 
 
+async def test_an_add_before_the_first_heartbeat_is_told_what_is_wrong(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline = one_stage()
+    async with database.flow(pipeline) as flow:
+        kind = type(flow.store)
+        asked = asyncio.Event()
+
+        async def full(*_: Any, **__: Any) -> Any:
+            asked.set()
+            raise StoreUnavailable("the disk of the database is full")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(kind, "beat", full)
+            patch.setattr(kind, "add", full)
+            flow.start()
+            with pytest.raises(StoreUnavailable, match="the disk of the database is full"):
+                await flow.add(pipeline, ["a"])
+        assert asked.is_set()
+        assert (await flow.add(pipeline, ["a"])).new == 1
+        await until_state(flow, pipeline, "a", "completed")
+
+
 async def test_an_add_beside_a_claim_under_way_begins_at_once(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -252,7 +252,21 @@ class Follower:
             remark(text)
         else:
             with suppress(OSError):
-                self._console.print(text, style=style or None, soft_wrap=True)
+                self._console.print(text, style=style or None)
+
+    def say_whole(self, text: str) -> None:
+        """Lines that stay, above the board, as long as they are."""
+        lines = "\n".join(
+            " " * (len(line) - len(line.lstrip(" "))) + plain(line, 10_000)
+            for line in masked(text).splitlines()
+        )
+        if self._live is None:
+            with suppress(OSError, ValueError):
+                sys.stderr.write(f"{lines}\n")
+                sys.stderr.flush()
+        else:
+            with suppress(OSError):
+                self._console.print(lines, soft_wrap=True)
 
     def warn(self, text: str) -> None:
         """A warning from the engine; too many of them are only counted, one again and again is
@@ -365,3 +379,14 @@ class Above(logging.Handler):
             error = record.exc_info[1]
             text += f" {type(error).__name__}: {error}"
         self._follower.warn(text)
+
+
+class Whole(logging.Handler):
+    """The whole log above the board."""
+
+    def __init__(self, follower: Follower) -> None:
+        super().__init__()
+        self._follower = follower
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._follower.say_whole(self.format(record))

@@ -294,7 +294,7 @@ class _Job:
 
 
 async def _run(flow: Flow, job: _Job) -> Report:
-    from onceflow.commands.follow import Above, Follower, Scope, Watcher
+    from onceflow.commands.follow import Above, Follower, Scope, Watcher, Whole
 
     report = Report(job.pipeline.name, duplicate=job.found.duplicate, refused=job.found.refused)
     report.refusals = [{"line": one.line, "why": one.why} for one in job.found.refusals]
@@ -327,7 +327,7 @@ async def _run(flow: Flow, job: _Job) -> Report:
         await watcher.begin()
         handler: logging.Handler = Above(follower)
         if job.wishes.verbose:
-            handler = logging.StreamHandler(sys.stderr)
+            handler = Whole(follower)
             handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
         over = asyncio.Event()
         verbose = job.wishes.verbose

@@ -73,7 +73,8 @@ class Finished(NamedTuple):
 
 
 class Stopped(StoreUnavailable):
-    """Asked of a manager that has ended meanwhile: nothing was done, ask the store itself."""
+    """Asked of a manager that has ended meanwhile, or cannot begin: nothing was done, ask the store
+    itself."""
 
 
 class Asked(NamedTuple):
@@ -125,6 +126,8 @@ class Manager:
         """Leases of attempts that began but were ended, since nobody said that they are durable."""
         self._may_ask = asyncio.Event()
         """Callers may do so: not before the first heartbeat, nor while we look what we hold."""
+        self._unreached = False
+        """The first heartbeat could not be written yet."""
         self._streams = Streams(store, bus, settings.partial_seconds)
         self._have_parts: set[tuple[int, int]] = set()
         """The leases under way here that have asked for parts of earlier attempts, or kept some."""
@@ -197,11 +200,12 @@ class Manager:
         self._may_ask.set()
 
     async def _turn_to_ask(self) -> None:
-        """Whoever asks during a stop asks the store itself: otherwise a stop might never end."""
-        while not self._may_ask.is_set():
+        """Whoever asks during a stop asks the store itself: otherwise a stop might never end. And
+        so does who asks while not even a heartbeat can be written: the store says why."""
+        while not self._may_ask.is_set() and not self._unreached:
             await self._may_ask.wait()
-        if self._over or self._stop_at is not None:
-            raise Stopped("the manager stops, or has stopped")
+        if self._over or self._stop_at is not None or self._unreached:
+            raise Stopped("the manager stops, has stopped or cannot begin")
 
     async def _ask(self, question: Coroutine[Any, Any, T]) -> T:
         """Have the database asked beside the exchanges: the way through the loop would take as long
@@ -346,8 +350,12 @@ class Manager:
         while self._stop_at is None:
             try:
                 await self._heart.start()
+                self._unreached = False
                 return
             except StoreUnavailable as error:
+                self._unreached = True
+                self._may_ask.set()  # who waits for it looks again
+                self._may_ask.clear()
                 self._trouble(error)
                 await asyncio.sleep(self._pause())
 

@@ -136,3 +136,43 @@ async def test_an_attempt_whose_claim_is_not_confirmed_counts_and_is_made_again(
             assert attempts == [1, 2]
             assert "retried" in await kinds(flow, item.id)
         await audited(flow)
+
+
+async def test_a_lease_that_is_gone_after_the_next_write_is_not_adopted(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer to the add was lost, and what is read then may still be forgotten."""
+    began: list[str] = []
+
+    async def handler(work: Work) -> dict[str, Any]:
+        began.append(work.key)
+        return {}
+
+    pipeline = one_stage(handler)
+    async with working(database.flow(pipeline)) as flow, database.flow(pipeline) as other:
+        await flow.add(pipeline, ["before"])
+        await until_state(flow, pipeline, "before", "completed")
+        add, renew = flow.store.add, flow.store.renew
+        asked = asyncio.Event()
+
+        async def lost(*args: Any) -> Any:
+            monkeypatch.setattr(flow.store, "add", add)
+            await add(*args)
+            raise StoreUnavailable("the reply was lost")
+
+        async def too_late(*args: Any, **named: Any) -> bool:
+            await other.cancel(pipeline, keys=["a"])
+            asked.set()
+            return await renew(*args, **named)
+
+        monkeypatch.setattr(flow.store, "add", lost)
+        monkeypatch.setattr(flow.store, "renew", too_late)
+        with pytest.raises(StoreUnavailable):
+            await flow.add(pipeline, ["a"])
+        async with asyncio.timeout(30):
+            await asked.wait()
+        await flow.add(pipeline, ["after"])
+        await until_state(flow, pipeline, "after", "completed")
+        await flow.stop()
+        assert began == ["before", "after"]
+        await audited(flow)

@@ -498,16 +498,11 @@ def _size(seed: Seed) -> int:
 
 def is_one(request: Add, claims: Sequence[Claim]) -> bool:
     """Whether it is the simplest case: one key without anything, to be begun at once."""
-    stage, seeds = request.pipeline.first, request.seeds
-    return (
-        len(claims) == len(seeds) == 1
-        and seeds[0].data is None
-        and not stage.bounded
-        and not stage.held
-        and request.max_items is None
-        and _size(seeds[0]) <= STATEMENT_BYTES_MAX
-        and (request.max_depth is None or seeds[0].depth <= request.max_depth)
-    )
+    if not is_plain(request, claims) or not len(claims) == len(request.seeds) == 1:
+        return False
+    [seed] = request.seeds
+    shallow = request.max_depth is None or seed.depth <= request.max_depth
+    return seed.data is None and shallow and not request.pipeline.first.held
 
 
 class RunBegunMeanwhile(StoreError):

@@ -103,6 +103,34 @@ async def working(flow: Flow) -> AsyncIterator[Flow]:
         yield flow
 
 
+@asynccontextmanager
+async def only_adds_claim(flow: Flow) -> AsyncIterator[None]:
+    """Inside, what is added is claimed along with it: no other claim takes the room."""
+    manager = flow._manager
+    assert manager is not None
+    scheduler = manager._scheduler
+    scheduler.wishes = lambda now: []  # type: ignore[method-assign]
+    while manager._asked or any(  # noqa: ASYNC110 - whatever ends it has its own signal
+        plan.reserved for plan in scheduler.plans.values()
+    ):
+        await asyncio.sleep(0)
+    try:
+        yield
+    finally:
+        del scheduler.wishes
+        manager.wake()
+
+
+@asynccontextmanager
+async def next_begins_early(flow: Flow, pipeline: Pipeline) -> AsyncIterator[None]:
+    """PostgreSQL: what is added inside is told before its commit, since there is a number for it
+    that is durable."""
+    async with only_adds_claim(flow):
+        await flow.add(pipeline, ["before"])
+        await until_state(flow, pipeline, "before", "completed")
+        yield
+
+
 DEAD = Worker("dead", "elsewhere.test", 4242)
 """A worker that claims and is never heard of again."""
 

@@ -6,19 +6,21 @@ from typing import Any
 import pytest
 
 from onceflow import Flow, StoreUnavailable, Work
+from onceflow.store.base import Accepted, Add, Claim, Early
 from tests.engine.kit import (
     Database,
     audited,
     kinds,
     one_stage,
     only,
+    only_adds_claim,
     until_state,
     working,
 )
 
 
 class Disk:
-    """What the next add of a flow waits for after its commit."""
+    """What the next add of a flow waits for after its attempts have begun."""
 
     def __init__(self, flow: Flow, monkeypatch: pytest.MonkeyPatch) -> None:
         self._real = flow.store.add
@@ -29,19 +31,15 @@ class Disk:
         self.error: Exception | None = None
         monkeypatch.setattr(flow.store, "add", self._add)
 
-    async def _add(self, *args: Any) -> Any:
+    async def _add(self, add: Add, worker: str, claims: list[Claim], early: Early) -> Accepted:
         self._patch.setattr(self._flow.store, "add", self._real)
-        accepted = await self._real(*args)
-
-        async def durable() -> None:
-            self.asked.set()
-            await self.go.wait()
-            if self.error is not None:
-                raise self.error
-            if accepted.durable is not None:
-                await accepted.durable()
-
-        return accepted._replace(durable=durable)
+        accepted = await self._real(add, worker, claims)
+        early(accepted)
+        self.asked.set()
+        await self.go.wait()
+        if self.error is not None:
+            raise self.error
+        return accepted
 
 
 async def test_an_attempt_begins_before_its_claim_is_durable_but_is_not_committed(
@@ -56,8 +54,9 @@ async def test_an_attempt_begins_before_its_claim_is_durable_but_is_not_committe
     pipeline = one_stage(handler)
     async with working(database.flow(pipeline)) as flow:
         disk = Disk(flow, monkeypatch)
-        adding = asyncio.create_task(flow.add(pipeline, ["a"]))
-        await disk.asked.wait()
+        async with only_adds_claim(flow):
+            adding = asyncio.create_task(flow.add(pipeline, ["a"]))
+            await disk.asked.wait()
         await flow.add(pipeline, ["b"])
         await until_state(flow, pipeline, "b", "completed")
 
@@ -79,8 +78,9 @@ async def test_a_stop_waits_for_what_has_begun_to_be_durable(
     pipeline = one_stage()
     async with working(database.flow(pipeline)) as flow:
         disk = Disk(flow, monkeypatch)
-        adding = asyncio.create_task(flow.add(pipeline, ["a"]))
-        await disk.asked.wait()
+        async with only_adds_claim(flow):
+            adding = asyncio.create_task(flow.add(pipeline, ["a"]))
+            await disk.asked.wait()
         stopping = asyncio.create_task(flow.stop())
         await asyncio.sleep(0.05)
         assert not stopping.done()
@@ -88,6 +88,43 @@ async def test_a_stop_waits_for_what_has_begun_to_be_durable(
         await asyncio.gather(adding, stopping)
         item = await only(flow, pipeline)
         assert await kinds(flow, item.id) == ["added", "claimed", "stage_finished"]
+        await audited(flow)
+
+
+async def test_an_attempt_that_was_given_back_before_its_claim_was_confirmed_is_not_made_twice(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It began under that lease. If the lease is there after all, it is given back then."""
+    fences: list[int] = []
+    begun = asyncio.Event()
+
+    async def handler(work: Work) -> None:
+        assert work._lease is not None
+        fences.append(work._lease.fence)
+        begun.set()
+        if work._lease.fence == 1:
+            await asyncio.Event().wait()
+
+    pipeline = one_stage(handler)
+    async with working(database.flow(pipeline)) as flow:
+        disk = Disk(flow, monkeypatch)
+        disk.error = StoreUnavailable("the disk did not confirm the last write")
+        async with only_adds_claim(flow):
+            adding = asyncio.create_task(flow.add(pipeline, ["a"]))
+            await disk.asked.wait()
+        await begun.wait()
+        assert flow._manager is not None
+        flow._manager._give_back_working("no heartbeat could be written")
+        disk.go.set()
+        with pytest.raises(StoreUnavailable, match="did not confirm"):
+            await adding
+        item = await until_state(flow, pipeline, "a", "completed")
+        await flow.stop()
+        assert fences == [1, 2]
+        assert item.attempt == 1
+        assert await kinds(flow, item.id) == [
+            "added", "claimed", "released", "claimed", "stage_finished",
+        ]  # fmt: skip
         await audited(flow)
 
 
@@ -118,8 +155,9 @@ async def test_an_attempt_whose_claim_is_not_confirmed_counts_and_is_made_again(
             await flow.add(pipeline, ["busy"])
         disk = Disk(flow, monkeypatch)
         disk.error = StoreUnavailable("the disk did not confirm the last write")
-        adding = asyncio.create_task(flow.add(pipeline, ["a"]))
-        await disk.asked.wait()
+        async with only_adds_claim(flow):
+            adding = asyncio.create_task(flow.add(pipeline, ["a"]))
+            await disk.asked.wait()
         if moment != "queued":
             await begun.wait()
         disk.go.set()
@@ -155,9 +193,9 @@ async def test_a_lease_that_is_gone_after_the_next_write_is_not_adopted(
         add, renew = flow.store.add, flow.store.renew
         asked = asyncio.Event()
 
-        async def lost(*args: Any) -> Any:
+        async def lost(request: Add, worker: str, claims: list[Claim], early: Early) -> Any:
             monkeypatch.setattr(flow.store, "add", add)
-            await add(*args)
+            await add(request, worker, claims)
             raise StoreUnavailable("the reply was lost")
 
         async def too_late(*args: Any, **named: Any) -> bool:
@@ -167,8 +205,9 @@ async def test_a_lease_that_is_gone_after_the_next_write_is_not_adopted(
 
         monkeypatch.setattr(flow.store, "add", lost)
         monkeypatch.setattr(flow.store, "renew", too_late)
-        with pytest.raises(StoreUnavailable):
-            await flow.add(pipeline, ["a"])
+        async with only_adds_claim(flow):
+            with pytest.raises(StoreUnavailable):
+                await flow.add(pipeline, ["a"])
         async with asyncio.timeout(30):
             await asked.wait()
         await flow.add(pipeline, ["after"])

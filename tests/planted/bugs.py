@@ -14,6 +14,7 @@ import apsw
 import pytest
 
 from onceflow import Settings
+from onceflow.core.item import Lease
 from onceflow.engine.manager import Manager
 from onceflow.engine.queue import Queues
 from onceflow.store import queries, sqlite, sqlite_write
@@ -210,15 +211,22 @@ def outcome_before_its_claim_is_durable(patch: pytest.MonkeyPatch) -> None:
 
 def begun_once_more(patch: pytest.MonkeyPatch) -> None:
     """A lease whose attempt was ended for want of a confirmation is taken up like any other."""
-    begin = Manager._see_to_it
+    withdraw = Manager._withdraw
 
-    async def forgetful(self: Manager, durable: Any, begun: Any) -> None:
-        try:
-            await begin(self, durable, begun)
-        finally:
-            self._unproven.clear()
+    def forgetful(self: Manager, marks: Any) -> None:
+        withdraw(self, marks)
+        self._unproven.clear()
 
-    patch.setattr(Manager, "_see_to_it", forgetful)
+    patch.setattr(Manager, "_withdraw", forgetful)
+
+
+def kept_before_its_claim_is_durable(patch: pytest.MonkeyPatch) -> None:
+    """A piece of an attempt's work is stored while others may not even see that it began."""
+
+    async def at_once(self: Manager, lease: Lease) -> None:
+        pass
+
+    patch.setattr(Manager, "_durable", at_once)
 
 
 FOUND_BY_SIMULATION: tuple[Plant, ...] = (
@@ -239,6 +247,7 @@ FOUND_BY_SIMULATION: tuple[Plant, ...] = (
     spacing_forgotten,
     outcome_before_its_claim_is_durable,
     begun_once_more,
+    kept_before_its_claim_is_durable,
 )
 
 

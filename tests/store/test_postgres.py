@@ -11,6 +11,7 @@ from urllib.parse import urlsplit, urlunsplit
 import asyncpg
 import pytest
 from asyncpg import exceptions as pg
+from asyncpg.prepared_stmt import PreparedStatement
 
 from onceflow.core.errors import StoreError, StoreUnavailable, WrongDatabase
 from onceflow.core.item import Seed
@@ -456,14 +457,14 @@ async def test_an_add_whose_answer_was_lost_is_asked_again(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with rig(postgres_url) as r:
-        fetch = asyncpg.Connection.fetch
+        fetch = PreparedStatement.fetch
 
-        async def lose_the_answer(self: Any, text: str, *arguments: Any, **options: Any) -> Any:
-            await fetch(self, text, *arguments, **options)
-            self.terminate()
+        async def lose_the_answer(self: Any, *arguments: Any, **options: Any) -> Any:
+            await fetch(self, *arguments, **options)
+            self._connection.terminate()
             raise pg.ConnectionDoesNotExistError("connection was closed in the middle")
 
-        monkeypatch.setattr(asyncpg.Connection, "fetch", lose_the_answer)
+        monkeypatch.setattr(PreparedStatement, "fetch", lose_the_answer)
         with refused(StoreUnavailable, "is not known"):
             await r.add(["a", "b"])
         monkeypatch.undo()
@@ -789,7 +790,7 @@ async def test_a_pooler_that_loses_prepared_statements_is_noticed(postgres_url: 
         await r.lease("scrape")
 
         assert store._pool is not None
-        assert store._pool._statements_kept == 0
+        assert store._pool.statements_kept == 0
         await r.lease("scrape")
 
 

@@ -84,8 +84,12 @@ async def postgres_schema(url: str) -> str:
         "SELECT relname || ' ' || array_to_string(reloptions, ', ') AS line FROM pg_class "
         " WHERE relnamespace = 'onceflow'::regnamespace AND reloptions IS NOT NULL ORDER BY relname"
     )
+    functions = await connection.fetch(
+        "SELECT oid::regprocedure::text || ' ' || md5(prosrc) AS line FROM pg_proc "
+        " WHERE pronamespace = 'onceflow'::regnamespace ORDER BY 1"
+    )
     await connection.close()
-    rows = [*columns, *rules, *indexes, *options]
+    rows = [*columns, *rules, *indexes, *options, *functions]
     return "\n".join([f"version {version}", *[str(row["line"]) for row in rows]]) + "\n"
 
 

@@ -4,7 +4,7 @@ import asyncio
 import os
 import socket
 import threading
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Literal
 
@@ -313,8 +313,11 @@ class Disk:
         self._real(file)
 
 
-def early(store: SqliteStore, key: str) -> Awaitable[Accepted]:
-    return store.add(Add(NEWS, f"run of {key}", [Seed(key)]), "w", [CLAIM])
+def adding(
+    store: SqliteStore, key: str, told: Callable[[Accepted], None] = lambda _: None
+) -> asyncio.Task[Accepted]:
+    request = Add(NEWS, f"run of {key}", [Seed(key)])
+    return asyncio.create_task(store.add(request, "w", [CLAIM], told))
 
 
 def commits_wait(store: SqliteStore) -> Awaitable[bool]:
@@ -325,19 +328,20 @@ async def test_an_early_value_is_there_for_everybody_before_the_disk_has_it(
     store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk = Disk(monkeypatch)
+    told: asyncio.Queue[Accepted] = asyncio.Queue()
 
-    accepted = await early(store, "a")
+    waiting = adding(store, "a", told.put_nowait)
+    accepted = await told.get()
 
     assert [lease.key for lease in accepted.claimed[0].leases] == ["a"]
-    assert accepted.durable is not None
-    waiting = asyncio.ensure_future(accepted.durable())
     await asyncio.to_thread(disk.asked.wait, 30)
     stranger = apsw.Connection(str(store.path))
     assert stranger.execute("SELECT key, phase FROM item").fetchall() == [("a", "active")]
     stranger.close()
     assert not waiting.done()
     disk.go.set()
-    await waiting
+    assert await waiting == accepted
+    assert told.empty()
 
 
 async def test_what_others_write_beside_an_early_value_is_not_seen_before_the_disk_has_it(
@@ -353,14 +357,15 @@ async def test_what_others_write_beside_an_early_value_is_not_seen_before_the_di
 
     held = asyncio.ensure_future(store._write(hold))
     await asyncio.to_thread(begun.wait, 30)
-    adding = asyncio.gather(early(store, "a"), store.add(Add(NEWS, "r1", [Seed("b")])))
+    told: list[Accepted] = []
+    both = asyncio.gather(adding(store, "a", told.append), store.add(Add(NEWS, "r1", [Seed("b")])))
+    await asyncio.sleep(0)
     await asyncio.sleep(0)
     go.set()
     await held
-    first, second = await adding
-    assert first.durable is not None
-    await first.durable()
-    assert second.added.new == 1
+    first, second = await both
+    assert first.added.new == second.added.new == 1
+    assert not told
     assert not disk.asked.is_set()
 
 
@@ -371,10 +376,10 @@ async def test_a_disk_that_fails_at_the_last_moment_is_named(
     disk.error = OSError(5, "Input/output error")
     disk.go.set()
 
-    accepted = await early(store, "a")
-    assert accepted.durable is not None
+    told: list[Accepted] = []
     with refused(StoreUnavailable, str(store.path), "Input/output error", "is not known"):
-        await accepted.durable()
+        await adding(store, "a", told.append)
+    assert len(told) == 1
     disk.error = None
 
     # What the disk has dropped then would be a hole in the log: it is given up first.
@@ -383,12 +388,10 @@ async def test_a_disk_that_fails_at_the_last_moment_is_named(
     assert reader.execute("SELECT count(*) FROM item").get == 1
     monkeypatch.setattr(sqlite_module, "LOCK_WAIT_SECONDS", 0.0)
     with refused(StoreUnavailable, str(store.path)):
-        await early(store, "b")
+        await adding(store, "b")
     reader.close()
 
-    accepted = await early(store, "b")
-    assert accepted.durable is not None
-    await accepted.durable()
+    await adding(store, "b")
     copy = apsw.Connection(f"file:{store.path}?immutable=1", flags=apsw.SQLITE_OPEN_URI | 1)
     assert copy.execute("SELECT key FROM item").fetchall() == [("a",)], "it is not in the log alone"
     copy.close()
@@ -401,10 +404,9 @@ async def test_all_other_commits_wait_for_the_disk_as_they_were_told(
     store = SqliteStore(tmp_path / "x.db", durability=durability)
     await store.open([NEWS])
     for key in "abc":
-        accepted = await early(store, key)
-        assert (accepted.durable is not None) == (durability == "full")
-        if accepted.durable is not None:
-            await accepted.durable()
+        told: list[Accepted] = []
+        await adding(store, key, told.append)
+        assert bool(told) == (durability == "full")
         assert await commits_wait(store) == (durability == "full")
     await store.close()
 
@@ -418,9 +420,9 @@ async def test_nothing_is_told_early_where_the_log_cannot_be_opened(
     monkeypatch.setattr(os, "open", broken)
     store = SqliteStore(tmp_path / "x.db")
     await store.open([NEWS])
-    accepted = await early(store, "a")
-    assert accepted.durable is not None
-    await accepted.durable()
+    told: list[Accepted] = []
+    await adding(store, "a", told.append)
+    assert not told
     assert await commits_wait(store)
     await store.close()
 

@@ -89,6 +89,14 @@ class Lease(NamedTuple):
     """The stored result of the stage before, as the store keeps it; None if there is none."""
 
 
+Mark: TypeAlias = tuple[int, int]
+"""An item and a fence: which lease it is."""
+
+
+def mark_of(lease: Lease) -> Mark:
+    return lease.item, lease.fence
+
+
 @dataclass(frozen=True, slots=True)
 class Item:
     """One item as a listing shows it; `result` is filled only where the reader asked for it."""

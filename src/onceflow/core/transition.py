@@ -369,4 +369,6 @@ def canonical_key(pipeline: Pipeline, key: Any) -> str:
 
 def clean(text: str) -> str:
     """Text that both databases take: no NUL, no lone surrogates."""
+    if text.isascii() and "\x00" not in text:
+        return text
     return text.replace("\x00", "").encode("utf-8", "ignore").decode()

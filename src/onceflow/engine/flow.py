@@ -75,7 +75,7 @@ def open(
 
 def new_run_id() -> str:
     """Sortable by time, made up by the caller: adding again after a lost reply is harmless."""
-    return f"{time.time_ns() // 1_000_000:011x}{secrets.token_hex(4)}"
+    return f"{time.time_ns() // 1_000_000:011x}{os.urandom(4).hex()}"
 
 
 def new_worker() -> Worker:
@@ -181,8 +181,10 @@ class Flow:
 
     async def _add(self, request: Add) -> Added:
         if self._manager is not None and request.pipeline.name in self.pipelines:
-            with suppress(Stopped):
+            try:
                 return await self._manager.add(request)
+            except Stopped:
+                pass  # then without it
         return (await self.store.add(request)).added
 
     # --- working ---

@@ -13,20 +13,19 @@ import os
 from collections import Counter, deque
 from collections.abc import (
     AsyncIterator,
-    Awaitable,
     Callable,
     Coroutine,
     Iterable,
-    Iterator,
     Sequence,
     Set,
 )
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
 from onceflow.core.errors import OnceflowError, Permanent, StoreUnavailable
-from onceflow.core.item import SETTLED, Added, Item, Json, Lease, Phase
+from onceflow.core.item import SETTLED, Added, Item, Json, Lease, Mark, Phase, mark_of
 from onceflow.core.pipeline import Pipeline
 from onceflow.core.transition import (
     Failed,
@@ -51,7 +50,17 @@ from onceflow.engine.queue import Queues, Refusal, StageKey
 from onceflow.engine.scheduler import Plan, Scheduler
 from onceflow.engine.settings import Settings
 from onceflow.engine.streams import Streams
-from onceflow.store.base import Add, Claim, Claimed, Exchanged, Finish, Row, Store, Worker
+from onceflow.store.base import (
+    Accepted,
+    Add,
+    Claim,
+    Claimed,
+    Exchanged,
+    Finish,
+    Row,
+    Store,
+    Worker,
+)
 from onceflow.store.clock import boot_id
 
 log = logging.getLogger("onceflow")
@@ -84,6 +93,16 @@ class Asked(NamedTuple):
     finishes: list[Finish]
     wishes: list[tuple[Plan, Claim]]
     reply: asyncio.Future[Exchanged]
+
+
+@dataclass(slots=True)
+class Volatile:
+    """A lease under way here that is not durable yet: nothing is written under it before."""
+
+    asked: asyncio.Task[Any]
+    """Who waits until it is."""
+    ended: Finished | None = None
+    """What its attempt gave, if that is over."""
 
 
 class Manager:
@@ -119,17 +138,16 @@ class Manager:
         self._pauses: dict[StageKey, str] = {}
         self._beside: set[asyncio.Task[Any]] = set()
         """What callers have asked the database for, beside the exchanges."""
-        self._volatile: dict[tuple[int, int], Finished | None] = {}
-        """Leases under way here that are committed but not durable yet, and what has become of
-        their attempts: nothing of it is committed before."""
-        self._unproven: set[tuple[int, int]] = set()
-        """Leases of attempts that began but were ended, since nobody said that they are durable."""
+        self._volatile: dict[Mark, Volatile] = {}
+        self._unproven: dict[Mark, Outcome] = {}
+        """Leases that nobody said were durable, though their attempts had begun; what to say of
+        those that are there all the same, also if that shows much later."""
         self._may_ask = asyncio.Event()
         """Callers may do so: not before the first heartbeat, nor while we look what we hold."""
         self._unreached = False
         """The first heartbeat could not be written yet."""
         self._streams = Streams(store, bus, settings.partial_seconds)
-        self._have_parts: set[tuple[int, int]] = set()
+        self._have_parts: set[Mark] = set()
         """The leases under way here that have asked for parts of earlier attempts, or kept some."""
         self._left_behind: set[asyncio.Task[None]] = set()
         self._news = asyncio.Event()
@@ -226,11 +244,30 @@ class Manager:
         room = self._scheduler.room(plan) if self._may_claim() else 0
         count = min(len(add.seeds), room)
         wishes = [(plan, plan.wish(count))] if count > 0 else []
-        with self._reserving(wishes) as claims:
-            added, claimed, durable = await self._store.add(add, self.worker.id, claims)
-        begun = [_mark(lease) for one in claimed for lease in one.leases] if durable else []
-        self._volatile.update(dict.fromkeys(begun))
-        self._begin_with(wishes, claimed)
+        marks: list[Mark] = []
+        asked = asyncio.current_task()
+        assert asked is not None
+
+        def early(accepted: Accepted) -> None:
+            for one in accepted.claimed:
+                for lease in one.leases:
+                    marks.append(mark_of(lease))
+                    self._volatile[mark_of(lease)] = Volatile(asked)
+            self._begin_with(wishes, accepted.claimed)
+            wishes.clear()  # neither begun once more nor given up
+
+        claims = _reserve(wishes)
+        try:
+            added, claimed = await self._store.add(
+                add, self.worker.id, claims, early if claims else None
+            )
+        except BaseException:
+            self._give_up(wishes)
+            self._withdraw(marks)
+            raise
+        self._confirm(marks)
+        if wishes:
+            self._begin_with(wishes, claimed)
         if added.new > sum(len(one.leases) for one in claimed):
             # There was no room, or a claim under way reserved it and looked before this commit.
             self._scheduler.wake(first)
@@ -239,70 +276,63 @@ class Manager:
             self._scheduler.wake()
         if not added.new:
             self._ask_for_gate(add.run)  # it may be settled as it is
-        if durable is not None:
-            await self._see_to_it(durable, begun)
+        self._news.set()
         self._bus.poke()
         return added
 
-    async def _see_to_it(
-        self, durable: Callable[[], Awaitable[None]], begun: Iterable[tuple[int, int]]
-    ) -> None:
-        """Wait until what was committed is durable: what its attempts gave may be committed then.
-        If nobody says so, they are ended, and we look what the database says."""
-        try:
-            await asyncio.sleep(0)  # the attempts begin first
-            await durable()
-        except BaseException:
-            self._unproven.update(
-                mark for mark in begun if self._forget(mark, self._volatile.pop(mark))
-            )
+    def _confirm(self, marks: Iterable[Mark]) -> None:
+        """Leases are durable: what their attempts have given is committed next."""
+        for mark in marks:
+            ended = self._volatile.pop(mark).ended
+            if ended is not None:
+                self._finished.append(ended)
+
+    def _withdraw(self, marks: Iterable[Mark]) -> None:
+        """Nobody says that leases are durable: their attempts are ended, what they gave is dropped,
+        and we look what the database says."""
+        for mark in marks:
+            outcome = self._forget(mark, self._volatile.pop(mark).ended)
+            if outcome is not None:
+                self._unproven[mark] = outcome
+                while len(self._unproven) > UNPROVEN_MAX:
+                    del self._unproven[next(iter(self._unproven))]
             self._in_doubt = True
             self._news.set()
-            raise
-        for mark in begun:
-            one = self._volatile.pop(mark)
-            if one is not None:
-                self._finished.append(one)
-                self._news.set()
 
-    def _forget(self, mark: tuple[int, int], ended: Finished | None) -> bool:
-        """Drop a lease that may not exist, wherever its attempt has got to; whether it began."""
+    def _forget(self, mark: Mark, ended: Finished | None) -> Outcome | None:
+        """Drop a lease that may not exist, wherever its attempt has got to. If it began, then what
+        to say of it should the lease exist: once more under the same one would be another attempt.
+        """
         item, fence = mark
+        failed = Failed("the database did not confirm that it began", "unconfirmed")
         if ended is not None and ended.processed:
             self._queues.finished(item)
             self._streams.drop(item)
-            return True
+            return failed
         for plan, processor in _working(self._scheduler):
-            if processor.lease is not None and _mark(processor.lease) == mark:
+            if processor.lease is not None and mark_of(processor.lease) == mark:
                 self._end_attempt(processor, plan)
-                return True
+                return failed
         if item in self._early and self._early[item].fence == fence:
             del self._early[item]
-        if any(_mark(lease) == mark for lease in self._queues.waiting()):
+        if any(mark_of(lease) == mark for lease in self._queues.waiting()):
             self._queues.drop(item)
-        return ended is not None and not isinstance(ended.outcome, Released)
+        if ended is None:
+            return None
+        return ended.outcome if isinstance(ended.outcome, Released) else failed
 
     async def _perform(self, item: int, plan: Plan) -> bool:
         if not self._may_claim() or (plan.stage.bounded and self._scheduler.room(plan) <= 0):
             return False
         wishes = [(plan, plan.wish(1, item))]
-        with self._reserving(wishes) as claims:
-            reply = await self._store.exchange(self.worker.id, [], claims)
+        try:
+            reply = await self._store.exchange(self.worker.id, [], _reserve(wishes))
+        except BaseException:
+            self._give_up(wishes)
+            raise
         self._begin_with(wishes, reply.claimed, first=True)
         self._bus.poke()
         return any(one.leases for one in reply.claimed)
-
-    @contextmanager
-    def _reserving(self, wishes: Sequence[tuple[Plan, Claim]]) -> Iterator[list[Claim]]:
-        """The room that claims may fill is reserved; without an answer they are in doubt."""
-        for plan, wish in wishes:
-            plan.reserved += wish.count
-        try:
-            yield [wish for _, wish in wishes]
-        except BaseException:
-            self._give_up(wishes)
-            self._news.set()
-            raise
 
     def _begin_with(
         self,
@@ -537,14 +567,15 @@ class Manager:
         """Claims got no answer: they may have been made all the same."""
         for plan, wish in wishes:
             self._scheduler.gave_up(plan, wish)
-        self._in_doubt = self._in_doubt or bool(wishes)
+            self._in_doubt = True
+            self._news.set()
 
     def _decide(self, one: Finished) -> Transition:
         try:
             change = decide(one.plan.pipeline, one.lease, one.outcome)
             if (
                 self._have_parts
-                and _mark(one.lease) in self._have_parts
+                and mark_of(one.lease) in self._have_parts
                 and change.result is not None
             ):
                 return change._replace(had_parts=True)
@@ -556,7 +587,7 @@ class Manager:
         """A finish was answered: the item is somebody else's business."""
         lease = one.lease
         if self._have_parts:
-            self._have_parts.discard(_mark(lease))
+            self._have_parts.discard(mark_of(lease))
         if one.processed:
             self._queues.finished(lease.item)
             self._streams.drop(lease.item)
@@ -891,12 +922,11 @@ class Manager:
         for plan, lease in await self._ascertain(unknown):
             self.tally.adopted += 1
             log.info("found the lease on %s, whose reply was lost", lease.key)
-            if _mark(lease) in self._unproven:  # it was begun: once more would be another attempt
-                failed = Failed("the database did not confirm that it began", "unconfirmed")
-                self._hand_in(Finished(plan, lease, failed, processed=False))
-            else:
+            outcome = self._unproven.pop(mark_of(lease), None)
+            if outcome is None:
                 self._queue(plan, lease)
-        self._unproven.clear()
+            else:
+                self._hand_in(Finished(plan, lease, outcome, processed=False))
         self._in_doubt = in_doubt
 
     async def _ascertain(self, unknown: list[tuple[Plan, Lease]]) -> list[tuple[Plan, Lease]]:
@@ -1033,11 +1063,11 @@ class Manager:
 
     def _hand_in(self, one: Finished) -> None:
         """An attempt is over: its outcome is committed next, or when its lease is durable."""
-        mark = _mark(one.lease)
-        if mark in self._volatile:
-            self._volatile[mark] = one
-        else:
+        volatile = self._volatile.get(mark_of(one.lease))
+        if volatile is None:
             self._finished.append(one)
+        else:
+            volatile.ended = one
 
     def _pause(self) -> float:
         """How long to leave the database alone before the next try."""
@@ -1080,25 +1110,38 @@ class Manager:
 
     async def _save_streams(self, now: float) -> None:
         """Keep the text in progress, and end attempts whose leases that showed to be lost."""
-        lost = await self._streams.save(now)
+        lost = await self._streams.save(now, self._volatile)
         for plan, processor in _working(self._scheduler) if lost else ():
             if processor.lease in lost:
                 self._lose(plan, processor, processor.lease)
 
-    def run_items(self, run: str, phase: str) -> AsyncIterator[Item]:
-        return run_items(self._store, self._pipelines, run, phase)
+    async def _durable(self, lease: Lease) -> None:
+        """What a handler asks the database for waits until its own lease is there. If that never
+        is, its attempt is ended."""
+        volatile = self._volatile.get(mark_of(lease))
+        if volatile is not None:
+            await asyncio.wait([volatile.asked])
 
-    async def item(self, pipeline: str, key: str) -> Item | None:
+    async def run_items(self, lease: Lease, phase: str) -> AsyncIterator[Item]:
+        await self._durable(lease)
+        async for item in run_items(self._store, self._pipelines, lease.run, phase):
+            yield item
+
+    async def item(self, lease: Lease, key: str) -> Item | None:
+        await self._durable(lease)
+        pipeline = lease.pipeline
         rows = await self._store.read("item_by_key", pipeline=pipeline, key=key)
         return to_item(rows[0], await known_states(self._store)) if rows else None
 
-    async def result(self, item: int, stage: str) -> Json:
-        rows = await self._store.read("result", item=item, stage=stage)
+    async def result(self, lease: Lease, stage: str) -> Json:
+        await self._durable(lease)
+        rows = await self._store.read("result", item=lease.item, stage=stage)
         return decode(bytes(rows[0]["body"])) if rows else None
 
     async def keep(self, lease: Lease, part: Part) -> bool:
         """A piece of work was paid for: it is worth waiting for a database that is away."""
-        self._have_parts.add(_mark(lease))
+        self._have_parts.add(mark_of(lease))
+        await self._durable(lease)
         while True:
             try:
                 return await self._store.renew(lease, part=part)
@@ -1107,11 +1150,13 @@ class Manager:
                 await asyncio.sleep(self._pause())
 
     async def kept(self, lease: Lease) -> dict[str, Json]:
-        self._have_parts.add(_mark(lease))
+        self._have_parts.add(mark_of(lease))
+        await self._durable(lease)
         rows = await self._store.read("parts", item=lease.item, stage=lease.stage)
         return {row["name"]: decode(bytes(row["body"])) for row in rows}
 
     async def left(self, lease: Lease) -> Left:
+        await self._durable(lease)
         rows = await self._store.read("left", run=lease.run)
         return Left(rows[0]["tokens"], rows[0]["cost"]) if rows else Left()
 
@@ -1123,6 +1168,8 @@ EXCHANGES_MAX = 3
 """Exchanges under way at once: while the database works on one, this process prepares another."""
 ASSIGN_STEP = 50
 """So many attempts are begun before the loop looks whether the database has answered."""
+UNPROVEN_MAX = 1000
+"""So many leases that may yet turn up are remembered: many times as many as a fault leaves."""
 GATHER_SHARE = 1 / 8
 """What ended waits for its neighbours at most this share of the time that its attempt took."""
 GATHER_SECONDS_MAX = 0.02
@@ -1148,10 +1195,6 @@ LAST_WORDS_SECONDS = 10.0
 database that does not answer."""
 
 
-def _mark(lease: Lease) -> tuple[int, int]:
-    return lease.item, lease.fence
-
-
 def _plans(pipeline: Pipeline, cores: int) -> Iterable[Plan]:
     """The stages of a pipeline in the order of their priority, each with a pool of its own. A
     `cpu=True` stage has as many processors as there are processes for it: an attempt that waited
@@ -1169,6 +1212,13 @@ def _plans(pipeline: Pipeline, cores: int) -> Iterable[Plan]:
 
 def _log_processor(processor: Processor) -> None:
     log.debug("%s is %s", processor.name, processor.state.value)
+
+
+def _reserve(wishes: Iterable[tuple[Plan, Claim]]) -> list[Claim]:
+    """Claims, and the room that they may fill is reserved until they are answered or given up."""
+    for plan, wish in wishes:
+        plan.reserved += wish.count
+    return [wish for _, wish in wishes]
 
 
 def _working(scheduler: Scheduler) -> list[tuple[Plan, Processor]]:

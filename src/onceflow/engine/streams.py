@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from onceflow.core.item import Lease
+from onceflow.core.item import Lease, Mark, mark_of
 from onceflow.core.transition import clean
 from onceflow.engine.bus import SNAPSHOT, Bus, Live
 from onceflow.store.base import Store
@@ -77,14 +77,16 @@ class Streams:
             if stream.text
         ]
 
-    async def save(self, now: float) -> list[Lease]:
-        """Store what is due; the leases that were lost meanwhile."""
+    async def save(self, now: float, volatile: Container[Mark] = ()) -> list[Lease]:
+        """Store what is due, but not of leases that are `volatile`; those that were lost."""
         lost: list[Lease] = []
         for stream in list(self._streams.values()):
             if not stream.unsaved or now < stream.due:
                 continue
             length = len(stream.text)
             stream.due = now + self._partial_seconds
+            if mark_of(stream.lease) in volatile:
+                continue
             held = await self._store.renew(stream.lease, stream.text)
             stream.saved = length
             if not held:

@@ -15,11 +15,11 @@ class Desk(Protocol):
 
     def emit(self, lease: Lease, kind: str, fields: dict[str, Any]) -> None: ...
 
-    def run_items(self, run: str, phase: str) -> AsyncIterator[Item]: ...
+    def run_items(self, lease: Lease, phase: str) -> AsyncIterator[Item]: ...
 
-    async def item(self, pipeline: str, key: str) -> Item | None: ...
+    async def item(self, lease: Lease, key: str) -> Item | None: ...
 
-    async def result(self, item: int, stage: str) -> Json: ...
+    async def result(self, lease: Lease, stage: str) -> Json: ...
 
     async def keep(self, lease: Lease, part: Part) -> bool: ...
 
@@ -87,7 +87,7 @@ class Work:
         if stage == self.stage and self.generation == 1:
             return None  # it never ended before
         desk, lease = self._asked("result")
-        return await desk.result(lease.item, stage)
+        return await desk.result(lease, stage)
 
     async def keep(self, name: str, value: Json, usage: Usage = NOTHING_SPENT) -> None:
         """Store a piece of this stage's work and count what it cost, in one transaction: should
@@ -113,17 +113,17 @@ class Work:
         """The item of this pipeline that a key, or another key of it, stands for; None if there is
         none. Its results are not read."""
         desk, lease = self._asked("item")
-        return await desk.item(lease.pipeline, key)
+        return await desk.item(lease, key)
 
     def finished_items(self) -> AsyncIterator[Item]:
         """The completed items of this run, each with the result of its last stage."""
-        desk, _ = self._asked("finished_items")
-        return desk.run_items(self.run, "done")
+        desk, lease = self._asked("finished_items")
+        return desk.run_items(lease, "done")
 
     def failed_items(self) -> AsyncIterator[Item]:
         """The failed items of this run, each with its error."""
-        desk, _ = self._asked("failed_items")
-        return desk.run_items(self.run, "failed")
+        desk, lease = self._asked("failed_items")
+        return desk.run_items(lease, "failed")
 
     def _asked(self, what: str) -> tuple[Desk, Lease]:
         if self._desk is None or self._lease is None:

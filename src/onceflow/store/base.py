@@ -6,9 +6,9 @@ after a lost reply: the answer is then the one that was lost, or one that change
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 from onceflow.core.item import Added, Lease, Seed
 from onceflow.core.pipeline import Pipeline
@@ -53,8 +53,7 @@ class Claim:
     item: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Claimed:
+class Claimed(NamedTuple):
     """What one claim gave."""
 
     leases: Sequence[Lease]
@@ -88,8 +87,7 @@ class Exchanged:
     continued: Sequence[Lease] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Add:
+class Add(NamedTuple):
     """Items to be, and the run they belong to. The caller makes up the run's id, so that adding
     again after a lost reply is harmless."""
 
@@ -109,14 +107,14 @@ class Add:
 
 
 class Accepted(NamedTuple):
-    """The answer to an add: committed, so that it is the truth for everybody."""
+    """The answer to an add."""
 
     added: Added
     claimed: Sequence[Claimed] = ()
-    durable: Callable[[], Awaitable[None]] | None = None
-    """None: it is on the disk. Otherwise it may still be lost in a power cut, or a crash of the
-    server, until this has been awaited: attempts may begin, but nobody may be told that the items
-    were accepted, and no outcome may be committed."""
+
+
+Early: TypeAlias = Callable[[Accepted], None]
+"""Hears, in the caller's loop, what an add will answer when it is durable."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,9 +157,16 @@ class Store(Protocol):
     async def close(self) -> None:
         """Let go of every connection and thread."""
 
-    async def add(self, add: Add, worker: str = "", claims: Sequence[Claim] = ()) -> Accepted:
-        """Accept items into a run, and claim in the same transaction. Only who claims may have to
-        wait until it is durable."""
+    async def add(
+        self, add: Add, worker: str = "", claims: Sequence[Claim] = (), early: Early | None = None
+    ) -> Accepted:
+        """Accept items into a run, and claim in the same transaction.
+
+        `early`, for who claims, may be told once before it is durable: when nobody else can have
+        the items, and the end of this process does not undo it, but a power cut or a crash of the
+        server may. Attempts may begin then. Until this returns nobody else need see the items,
+        nobody may be told that they were accepted, and nothing may be written under their leases.
+        """
 
     async def exchange(
         self, worker: str, finishes: Sequence[Finish], claims: Sequence[Claim]

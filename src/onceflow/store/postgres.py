@@ -22,6 +22,7 @@ from onceflow.store.base import (
     Claim,
     Claimed,
     Command,
+    Early,
     Exchanged,
     Finish,
     Row,
@@ -52,6 +53,8 @@ T = TypeVar("T")
 CONNECTIONS_MAX = 6
 SERVER_VERSION_MIN = 14
 CURSORS_KEPT = 1000
+COMMITTING_SECONDS_MAX = 1.0
+"""So long a read waits for items of this process that have begun and are not committed yet."""
 
 
 class PostgresStore:
@@ -76,6 +79,8 @@ class PostgresStore:
         self._bounded: set[tuple[str, str]] = set()
         self._run_page = ""
         self._cursors = {0: "0"}
+        self._committing: set[asyncio.Future[None]] = set()
+        """Adds that were told early and are not answered yet."""
         self._beaten = ""
         """The worker whose heartbeat was written last."""
         self._pool: Pool | None = None
@@ -156,19 +161,22 @@ class PostgresStore:
 
     # --- the protocol's writes ---
 
-    async def add(self, add: Add, worker: str = "", claims: Sequence[Claim] = ()) -> Accepted:
+    async def add(
+        self, add: Add, worker: str = "", claims: Sequence[Claim] = (), early: Early | None = None
+    ) -> Accepted:
         """New keys of a run are added, and claimed if they can be, by one statement. What that one
         leaves over (known keys, budgets, bounded stages) goes the longer way in a transaction."""
         new, taken = 0, list[Claimed]()
         if write.is_one(add, claims):
             with suppress(write.RunBegunMeanwhile):
-                lease = await self._write(lambda db: write.add_one(db, add, worker), begin=SINGLE)
-                if lease is not None:
-                    return Accepted(Added(add.run, 1, 0), [Claimed([lease], claims[0].lane)])
+                accepted = await self._add_one(add, worker, claims[0], early)
+                if accepted is not None:
+                    return accepted
         elif write.is_plain(add, claims):
+            begin = WRITE._replace(locks=write.share_stages(claims)) if claims else SINGLE
             with suppress(write.RunBegunMeanwhile):
                 fresh = await self._write(
-                    lambda db: write.add_fresh(db, add, worker, claims), begin=SINGLE
+                    lambda db: write.add_fresh(db, add, worker, claims), begin=begin
                 )
                 if fresh is not None:
                     added, taken = fresh
@@ -190,6 +198,27 @@ class PostgresStore:
         )
         whole = Added(add.run, new + added.new, added.known - new, added.over_budget)
         return Accepted(whole, taken or claimed)
+
+    async def _add_one(
+        self, add: Add, worker: str, claim: Claim, early: Early | None
+    ) -> Accepted | None:
+        """Add and claim one item. While the server commits it, it is told early, and reads wait."""
+        answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def answer(lease: Lease) -> Accepted:
+            return Accepted(Added(add.run, 1, 0), [Claimed([lease], claim.lane)])
+
+        def tell(lease: Lease) -> None:
+            if early is not None:
+                self._committing.add(answered)
+                early(answer(lease))
+
+        try:
+            lease = await self._write(lambda db: write.add_one(db, add, worker, tell), begin=SINGLE)
+            return None if lease is None else answer(lease)
+        finally:
+            answered.set_result(None)
+            self._committing.discard(answered)
 
     async def exchange(
         self, worker: str, finishes: Sequence[Finish], claims: Sequence[Claim]
@@ -278,6 +307,8 @@ class PostgresStore:
             rows = await db.rows(name, READ_SECONDS_MAX, **parameters)
             return [dict(row) for row in rows]
 
+        if self._committing:  # what was begun here is to be seen by who asks here
+            await asyncio.wait(self._committing, timeout=COMMITTING_SECONDS_MAX)
         page = await self._require_pool().transaction(READ, work, stores=False)
         if is_history:
             self._keep_cursor(page)

@@ -10,7 +10,8 @@ import asyncio
 import re
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
 import asyncpg
@@ -19,8 +20,14 @@ from asyncpg import exceptions as pg
 from onceflow.core.errors import StoreError, StoreUnavailable, WrongDatabase
 from onceflow.store.queries import numbered
 
+if TYPE_CHECKING:
+    from asyncpg.prepared_stmt import PreparedStatement
+
+    Connection = asyncpg.Connection[asyncpg.Record]
+    Statement = PreparedStatement[asyncpg.Record]
+else:
+    Connection = asyncpg.Connection
 T = TypeVar("T")
-Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
 
 CONNECT_SECONDS_MAX = 10
 WRITE_SECONDS_MAX = 60
@@ -29,6 +36,8 @@ LISTEN_AGAIN_SECONDS = 2.0
 CIRCLES_MAX = 20
 """How often a transaction that was rolled back for the sake of another one is tried again."""
 CHANNEL = "onceflow"
+BEGUN = "onceflow: begun at "
+"""What a statement says when the server goes on to its commit by itself."""
 STATEMENTS_KEPT = 200
 
 SESSION = {
@@ -133,14 +142,40 @@ def _url(scheme: str, place: str, path: str, query: list[tuple[str, str]]) -> st
     return f"{scheme}://{place}{path}" + (f"?{urlencode(query)}" if query else "")
 
 
+class Link(Connection):
+    """A connection, and what a statement that is its own transaction may say before the commit."""
+
+    __slots__ = ("early", "statements", "told")
+
+    def __init__(self, *args: Any, **named: Any) -> None:
+        super().__init__(*args, **named)
+        self.statements: dict[str, Statement] = {}
+        """The prepared ones, by the names of their files: the driver's own cache asks more."""
+        self.early: Callable[[int], None] | None = None
+        """Who is to be told that the server goes on to the commit by itself, and since when."""
+        self.told = False
+        """Whether that was said: what becomes of the commit is not known until its answer."""
+
+    def _process_log_message(self, fields: Mapping[str, str], last_query: str) -> None:
+        """The server says something. The driver's public way, `add_log_listener`, takes another
+        turn of the loop, a twentieth of an item's way; should this one be gone, nobody is told."""
+        text = fields.get("M", "")
+        if self.early is not None and text.startswith(BEGUN):
+            early, self.early, self.told = self.early, None, True
+            early(int(text.removeprefix(BEGUN)))
+
+
 class Transaction:
     """One transaction, as the writes see it: statements by the names of their files."""
 
-    __slots__ = ("_connection", "now", "sender", "tell")
+    __slots__ = ("_link", "_pool", "_single", "now", "sender", "tell")
 
-    def __init__(self, connection: Connection, now: int | None, sender: str) -> None:
-        self._connection = connection
-        self.sender = sender
+    def __init__(self, pool: Pool, link: Link, now: int | None, *, single: bool) -> None:
+        self._pool = pool
+        self._link = link
+        self._single = single
+        """The one statement is the transaction: the server commits it without a further word."""
+        self.sender = pool.name
         """What our own notifications carry: nobody has to be told what he did himself."""
         self.now = now
         """The time of a test's clock; None is the database's own."""
@@ -151,23 +186,56 @@ class Transaction:
         self, name: str, seconds_max: float | None = None, /, **parameters: Any
     ) -> list[asyncpg.Record]:
         """Execute one .sql file."""
+        return await self._rows(name, seconds_max, parameters)
+
+    async def _rows(
+        self, name: str, seconds_max: float | None, parameters: dict[str, Any]
+    ) -> list[asyncpg.Record]:
         text, names = numbered("postgres", name)
         parameters["now"] = self.now
         values = [parameters[each] for each in names]
-        return await self._connection.fetch(text, *values, timeout=seconds_max)
+        link = self._link
+        if not self._pool.statements_kept:
+            return await link.fetch(text, *values, timeout=seconds_max)
+        statement = link.statements.get(name)
+        if statement is None:
+            statement = link.statements[name] = await link.prepare(text)
+        return await statement.fetch(*values, timeout=seconds_max)
 
     async def row(self, name: str, /, **parameters: Any) -> asyncpg.Record | None:
         found = await self.rows(name, **parameters)
         return found[0] if found else None
 
+    async def numbers_early(
+        self, name: str, early: Callable[[int, int], None], /, **parameters: Any
+    ) -> tuple[int, int] | None:
+        """Execute a .sql file that says before its commit which `number` it uses since when, then
+        gives both, and a number for the next time. Without a number nothing is said: a crash of
+        the server between the two must not give it to another."""
+        link, numbers = self._link, self._pool.numbers
+        number = numbers.pop() if self._single and numbers else None
+        if number is not None:
+            link.early = partial(early, number)
+        try:
+            parameters["number"] = number
+            [[found]] = await self._rows(name, None, parameters)
+        finally:
+            link.early = None
+        if found is None:
+            numbers += [] if number is None else [number]
+            return None
+        used, now, unused = found
+        numbers += [unused] if self._single else []
+        return used, now
+
     def server(self) -> tuple[int, str]:
         """The server's major version and the database's encoding."""
-        encoding = getattr(self._connection.get_settings(), "server_encoding", "")
-        return self._connection.get_server_version().major, str(encoding)
+        encoding = getattr(self._link.get_settings(), "server_encoding", "")
+        return self._link.get_server_version().major, str(encoding)
 
     async def script(self, text: str) -> None:
         """Execute several statements that take no parameters, and perhaps a while."""
-        await self._connection.execute(text, timeout=READ_SECONDS_MAX)
+        await self._link.execute(text, timeout=READ_SECONDS_MAX)
 
 
 class Restart(Exception):
@@ -182,11 +250,14 @@ class Pool:
         self.name = secrets.token_hex(8)
         self._clock = clock
         self._most = most
-        self._idle: list[Connection] = []
+        self._idle: list[Link] = []
         self._free = asyncio.Semaphore(most)
         self._closed = False
-        self._statements_kept = address.statements_kept
-        self._pooled = not self._statements_kept
+        self.statements_kept = address.statements_kept
+        self.numbers: list[int] = []
+        """Items' numbers that durable transactions have drawn for the next ones. Where anything
+        went wrong they are forgotten: the next item waits for its commit."""
+        self._pooled = not self.statements_kept
 
     async def transaction(
         self, begin: Begin, work: Callable[[Transaction], Awaitable[T]], *, stores: bool = True
@@ -211,7 +282,7 @@ class Pool:
                     raise self._unavailable(unclear.error, unclear=stores) from unclear.error
         raise AssertionError("unreachable")
 
-    async def connect(self) -> Connection:
+    async def connect(self) -> Link:
         """A new connection, or StoreUnavailable."""
         try:
             return await self._connect()
@@ -221,8 +292,8 @@ class Pool:
     async def close(self) -> None:
         self._closed = True
         idle, self._idle = self._idle, []
-        for connection in idle:
-            connection.terminate()
+        for link in idle:
+            link.terminate()
         for _ in range(self._most):  # those at work are let go by whoever has them
             await self._free.acquire()
         for _ in range(self._most):
@@ -231,27 +302,28 @@ class Pool:
     async def _attempt(
         self, begin: Begin, work: Callable[[Transaction], Awaitable[T]], *, fresh: bool
     ) -> T:
-        connection = await self._take(fresh=fresh)
-        text = begin.text(pooled=self._pooled)
+        link = await self._take(fresh=fresh)
+        text = "" if begin is SINGLE and not self._pooled else begin.text(pooled=self._pooled)
         sent = not text  # one statement: its own answer is the commit's
         try:
             if text:
-                await connection.execute(text)
+                await link.execute(text)
             now = None if self._clock is None else self._clock()
-            transaction = Transaction(connection, now, self.name)
+            transaction = Transaction(self, link, now, single=not text)
             value = await work(transaction)
             if text:
                 sent = True
                 tell = f"NOTIFY {CHANNEL}, '{self.name}'; " if transaction.tell else ""
-                await connection.execute(f"{tell}COMMIT")
+                await link.execute(f"{tell}COMMIT")
         except Exception as error:
             # asyncpg calls a value that does not fit its column an interface error, too.
-            if isinstance(error, GONE) and not isinstance(error, ValueError):
-                connection.terminate()
+            if link.told or (isinstance(error, GONE) and not isinstance(error, ValueError)):
+                link.terminate()
+                self.numbers.clear()
                 raise (_Unclear(error) if sent else _RolledBack(error, gone=True)) from error
-            await self._undo(connection)
-            if isinstance(error, POOLED) and self._statements_kept:
-                self._statements_kept, self._pooled = 0, True
+            await self._undo(link)
+            if isinstance(error, POOLED) and self.statements_kept:
+                self.statements_kept, self._pooled = 0, True
                 raise _RolledBack(error, gone=True) from error
             if isinstance(error, OUTDATED):
                 raise _RolledBack(error, gone=True) from error
@@ -261,51 +333,53 @@ class Pool:
                 raise self._refused(error) from error
             raise
         except BaseException:
-            connection.terminate()
+            link.terminate()
             raise
-        self._give(connection)
+        link.told = False
+        self._give(link)
         return value
 
-    async def _take(self, *, fresh: bool) -> Connection:
+    async def _take(self, *, fresh: bool) -> Link:
         if self._closed:
             raise StoreUnavailable(f"{self.address.shown}: the database is closed")
         if fresh:  # where one was dead, the others that waited with it are likely to be
             stale, self._idle = self._idle, []
-            for connection in stale:
-                connection.terminate()
+            for link in stale:
+                link.terminate()
         while self._idle:
-            connection = self._idle.pop()
-            if not connection.is_closed():
-                return connection
+            link = self._idle.pop()
+            if not link.is_closed():
+                return link
+            self.numbers.clear()  # it may be another server that answers next
         return await self.connect()
 
-    def _give(self, connection: Connection) -> None:
+    def _give(self, link: Link) -> None:
         if self._closed:
-            connection.terminate()
+            link.terminate()
         else:
-            self._idle.append(connection)
+            self._idle.append(link)
 
-    async def _undo(self, connection: Connection) -> None:
+    async def _undo(self, link: Link) -> None:
         try:
-            await connection.execute("ROLLBACK")
+            await link.execute("ROLLBACK")
         except (*GONE, pg.PostgresError):
-            connection.terminate()
+            link.terminate()
         except BaseException:
-            connection.terminate()
+            link.terminate()
             raise
         else:
-            self._give(connection)
+            self._give(link)
 
-    async def _connect(self) -> Connection:
+    async def _connect(self) -> Link:
         try:
-            connection = await self._connect_with({} if self._pooled else SESSION)
+            link = await self._connect_with({} if self._pooled else SESSION)
             try:
-                if not self._pooled and await connection.fetchval("SHOW search_path") != "onceflow":
+                if not self._pooled and await link.fetchval("SHOW search_path") != "onceflow":
                     self._pooled = True  # somebody between us and the server dropped our settings
             except BaseException:  # nobody else knows of it
-                connection.terminate()
+                link.terminate()
                 raise
-            return connection
+            return link
         except pg.ProtocolViolationError:
             if self._pooled:
                 raise
@@ -315,14 +389,15 @@ class Pool:
             reason = self.address.clean(str(error))
             raise StoreError(f"{self.address.shown} is not a database address: {reason}") from None
 
-    async def _connect_with(self, settings: Mapping[str, str]) -> Connection:
+    async def _connect_with(self, settings: Mapping[str, str]) -> Link:
         return await asyncpg.connect(
             self.address.dsn,
             timeout=CONNECT_SECONDS_MAX,
             command_timeout=WRITE_SECONDS_MAX,
-            statement_cache_size=self._statements_kept,
+            statement_cache_size=self.statements_kept,
             max_cached_statement_lifetime=0,
             server_settings={"application_name": "onceflow", **settings},
+            connection_class=Link,
         )
 
     def _unavailable(self, error: BaseException, *, unclear: bool = False) -> StoreUnavailable:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -201,8 +201,7 @@ def _next_round(wish: Claim, claimed: Claimed) -> Claim | None:
 def _together(claimed: Claimed, more: Claimed) -> Claimed:
     """What two rounds gave."""
     opens = [ms for ms in (claimed.opens_in_ms, more.opens_in_ms) if ms is not None]
-    return replace(
-        more,
+    return more._replace(
         leases=[*claimed.leases, *more.leases],
         opens_in_ms=min(opens, default=None),
         contested=claimed.contested + more.contested,
@@ -497,12 +496,17 @@ def _size(seed: Seed) -> int:
 
 
 def is_one(request: Add, claims: Sequence[Claim]) -> bool:
-    """Whether it is the simplest case: one key without anything, to be begun at once."""
-    if not is_plain(request, claims) or not len(claims) == len(request.seeds) == 1:
+    """Whether it is the simplest case: a key and nothing else, to be begun at once."""
+    if not len(claims) == len(request.seeds) == 1:
         return False
-    [seed] = request.seeds
-    shallow = request.max_depth is None or seed.depth <= request.max_depth
-    return seed.data is None and shallow and not request.pipeline.first.held
+    stage, [seed] = request.pipeline.first, request.seeds
+    return (
+        request.seal
+        and request.max_items is request.max_depth is request.max_tokens is request.max_cost is None
+        and seed.data is None
+        and seed.priority == seed.depth == 0
+        and not (stage.bounded or stage.held)
+    )
 
 
 class RunBegunMeanwhile(StoreError):
@@ -551,25 +555,28 @@ async def add_fresh(
     return Added(request.run, len(made), len(seeds) - len(made)), claimed
 
 
-async def add_one(db: Transaction, request: Add, worker: str) -> Lease | None:
-    """Add and claim one item: the general statement takes a fifth longer. None if that cannot be,
-    for whatever reason: nothing was done."""
+async def add_one(
+    db: Transaction, request: Add, worker: str, early: Callable[[Lease], None]
+) -> Lease | None:
+    """Add and claim one item: the general statement takes longer, and tells nobody early. None if
+    that cannot be, for whatever reason: nothing was done."""
     pipeline, stage, [seed] = request.pipeline, request.pipeline.first, request.seeds
+
+    def lease(number: int, now: int) -> Lease:
+        return Lease(
+            number, pipeline.name, seed.key, stage.name, 1, 1, 1, request.run, 0, now, None
+        )
+
     try:
-        row = await db.row(
-            "add_one", run=request.run, pipeline=pipeline.name, seal=int(request.seal),
-            max_depth=request.max_depth, max_tokens=request.max_tokens, max_cost=request.max_cost,
-            **_gate_of(pipeline), stage=stage.name, worker=worker, key=seed.key,
-            priority=seed.priority, depth=seed.depth, lane=pipeline.lane_of(stage, seed.key),
+        found = await db.numbers_early(
+            "add_one", lambda number, now: early(lease(number, now)), run=request.run,
+            pipeline=pipeline.name, stage=stage.name, worker=worker, key=seed.key,
+            **_gate_of(pipeline), lock_class=LOCK_CLASS,
+            lock_key=_stage_key(pipeline.name, stage.name),
         )  # fmt: skip
     except UniqueViolationError as error:
         raise RunBegunMeanwhile(f"run {request.run} was begun by somebody else") from error
-    if row is None:
-        return None
-    return Lease(
-        row["id"], pipeline.name, seed.key, stage.name, 1, 1, 1, request.run, seed.depth,
-        row["now"], None,
-    )  # fmt: skip
+    return None if found is None else lease(*found)
 
 
 def _gate_of(pipeline: Pipeline) -> dict[str, str | None]:

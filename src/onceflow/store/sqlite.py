@@ -21,7 +21,7 @@ from typing import Any, Literal, TypeVar
 import apsw
 
 from onceflow.core.errors import StoreUnavailable, WrongDatabase
-from onceflow.core.item import Added, Lease
+from onceflow.core.item import Lease
 from onceflow.core.pipeline import Pipeline
 from onceflow.core.transition import Part
 from onceflow.store import sqlite_write as write
@@ -29,8 +29,8 @@ from onceflow.store.base import (
     Accepted,
     Add,
     Claim,
-    Claimed,
     Command,
+    Early,
     Exchanged,
     Finish,
     Row,
@@ -141,17 +141,15 @@ class SqliteStore:
 
     # --- the protocol's writes ---
 
-    async def add(self, add: Add, worker: str = "", claims: Sequence[Claim] = ()) -> Accepted:
-        def work(db: apsw.Connection) -> tuple[Added, list[Claimed]]:
-            now = self.now()
-            added, claimed = write.add(db, add, worker, claims, now)
+    async def add(
+        self, add: Add, worker: str = "", claims: Sequence[Claim] = (), early: Early | None = None
+    ) -> Accepted:
+        def work(db: apsw.Connection) -> Accepted:
+            added, claimed = write.add(db, add, worker, claims, self.now())
             self._touch |= others_may_claim(add, added, claimed)
-            return added, claimed
+            return Accepted(added, claimed)
 
-        if not claims or self._inline is not None or self._durability != "full":
-            return Accepted(*await self._write(work))
-        early = self._require_writer().submit_early(work)
-        return Accepted(*await early.committed, lambda: early.durable)
+        return await self._write(work, early=early)
 
     async def exchange(
         self, worker: str, finishes: Sequence[Finish], claims: Sequence[Claim]
@@ -263,10 +261,16 @@ class SqliteStore:
             with suppress(RuntimeError):  # the loop is closed: nobody is there to wake
                 self._loop.call_soon_threadsafe(self._wake)
 
-    async def _write(self, work: Callable[[apsw.Connection], T], *, first: bool = False) -> T:
+    async def _write(
+        self,
+        work: Callable[[apsw.Connection], T],
+        *,
+        first: bool = False,
+        early: Callable[[T], None] | None = None,
+    ) -> T:
         if self._inline is not None:
             return _write_inline(self._inline, work)
-        return await self._require_writer().submit(work, first=first)
+        return await self._require_writer().submit(work, first=first, early=early)
 
     def _require_writer(self) -> Writer:
         if self._writer is None:

@@ -1,8 +1,8 @@
 """One writer thread per process: every write of a SQLite store waits in its queue.
 
 Operations that are queued together are committed together, each in a savepoint of its own so that
-one that fails does not sink the rest. A future resolves only after COMMIT, which waits for the
-disk, unless its value was wanted early. Heartbeats go first.
+one that fails does not sink the rest. A future resolves only after COMMIT, when the disk has it;
+who wants to hear of it earlier is told between the two. Heartbeats go first.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import apsw
 
@@ -34,22 +34,14 @@ Answer: TypeAlias = tuple[Any, BaseException | None]
 class Operation:
     """A write that waits for its turn."""
 
-    __slots__ = ("durable", "future", "work")
+    __slots__ = ("early", "future", "work")
 
-    def __init__(self, work: Work, *, early: bool = False) -> None:
-        loop = asyncio.get_running_loop()
+    def __init__(self, work: Work, early: Callable[[Any], None] | None = None) -> None:
         self.work = work
-        self.future: asyncio.Future[Any] = loop.create_future()
-        self.durable: asyncio.Future[None] | None = loop.create_future() if early else None
-        """Only for one that is told early: over when its commit is on the disk."""
-
-
-class Early(NamedTuple, Generic[T]):
-    """A write whose value is told when it is committed: others see it, and it outlives the process,
-    but not a power cut before it is durable."""
-
-    committed: asyncio.Future[T]
-    durable: asyncio.Future[None]
+        self.early = early
+        """Told when it is committed: others see it, and it outlives the process, but not a power
+        cut before it is durable."""
+        self.future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
 
 class Writer:
@@ -84,21 +76,15 @@ class Writer:
         self._thread.start()
 
     def submit(
-        self, work: Callable[[apsw.Connection], T], *, first: bool = False
+        self,
+        work: Callable[[apsw.Connection], T],
+        *,
+        first: bool = False,
+        early: Callable[[T], None] | None = None,
     ) -> asyncio.Future[T]:
-        """Queue a write; its future, of the running loop, has the value once it is durable."""
-        operation = Operation(work)
-        self._queue(operation, first=first)
-        return operation.future
-
-    def submit_early(self, work: Callable[[apsw.Connection], T]) -> Early[T]:
-        """Queue a write that is told before the disk has it."""
-        operation = Operation(work, early=True)
-        self._queue(operation)
-        assert operation.durable is not None
-        return Early(operation.future, operation.durable)
-
-    def _queue(self, operation: Operation, *, first: bool = False) -> None:
+        """Queue a write; its future, of the running loop, has the value once it is durable, and
+        `early` may be called with it in that loop when it is committed."""
+        operation = Operation(work, early)
         with self._lock:
             if self._closed:
                 raise StoreUnavailable("the database is closed")
@@ -107,6 +93,7 @@ class Writer:
             else:
                 self._waiting.append(operation)
         self._ring()
+        return operation.future
 
     def peek(self) -> None:
         """See whether another process has committed; a hint came in that one may have."""
@@ -155,7 +142,7 @@ class Writer:
     def _write(self, connection: apsw.Connection, group: list[Operation]) -> None:
         works = [operation.work for operation in group]
         # What others finish beside it must not be seen before the disk has it.
-        early = self._wal is not None and all(operation.durable for operation in group)
+        early = self._wal is not None and all(operation.early for operation in group)
         try:
             self._mend(connection)
             self._switch(connection, waits=not early)
@@ -165,16 +152,23 @@ class Writer:
             for operation in group:
                 _tell(operation.future, None, reason)
             return
-        for operation, answer in zip(group, answers, strict=True):
-            _tell(operation.future, *answer)
-        failed = self._sync(connection.filename) if early else None
-        for operation in group:
-            if operation.durable:
-                _tell(operation.durable, None, failed)
+        failed = self._tell_early(connection.filename, group, answers) if early else None
+        for operation, (value, refused) in zip(group, answers, strict=True):
+            _tell(operation.future, value, refused or failed)
         self._committed()
         if not self._waiting:
             with suppress(apsw.Error):  # the next one does it, then
                 self._switch(connection, waits=False)
+
+    def _tell_early(
+        self, where: str, group: list[Operation], answers: list[Answer]
+    ) -> StoreUnavailable | None:
+        """Say what was committed, then wait for the disk; why it may not have it."""
+        for operation, (value, refused) in zip(group, answers, strict=True):
+            if operation.early is not None and refused is None:
+                with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                    operation.future.get_loop().call_soon_threadsafe(operation.early, value)
+        return self._sync(where)
 
     def _switch(self, connection: apsw.Connection, *, waits: bool) -> None:
         """Have SQLite's commits wait for the disk, or not."""

@@ -117,12 +117,9 @@ class Rig:
     async def add_and_claim(
         self, request: Add, claim: Claim, worker: str = "w"
     ) -> tuple[Added, Claimed]:
-        """Add, and what the claim that goes along with it gave, when both are durable."""
-        accepted = await self.store.add(request, worker, [claim])
-        if accepted.durable is not None:
-            await accepted.durable()
-        [claimed] = accepted.claimed
-        return accepted.added, claimed
+        """Add, and what the claim that goes along with it gave."""
+        added, [claimed] = await self.store.add(request, worker, [claim])
+        return added, claimed
 
     def wish(
         self,

@@ -136,6 +136,8 @@ class Load:
             text += random.choice("xyz")
             net.oracle.told[attempt_of(lease)] = text
             work.emit("told", text=text[-1])
+        if random.random() < 0.2:
+            await work.keep("piece", text)
         await asyncio.sleep(random.random() * self.quick)
         if not self.calm:
             await self._trouble(work)

@@ -24,6 +24,7 @@ from onceflow.store.base import (
     Claim,
     Claimed,
     Command,
+    Early,
     Exchanged,
     Finish,
     Row,
@@ -247,9 +248,11 @@ class SimStore:
     async def close(self) -> None:
         """The connection is everybody's."""
 
-    async def add(self, add: Add, worker: str = "", claims: Sequence[Claim] = ()) -> Accepted:
+    async def add(
+        self, add: Add, worker: str = "", claims: Sequence[Claim] = (), early: Early | None = None
+    ) -> Accepted:
         net = self._net
-        forgets = bool(claims) and net.random.random() < net.weather.forgets
+        forgets = early is not None and net.random.random() < net.weather.forgets
         commit: Volatile | None = None
 
         def ask() -> Awaitable[Accepted]:
@@ -268,14 +271,16 @@ class SimStore:
 
         what = f"add {add.run} {len(add.seeds)}"
         reply = await self._call(what, ask, after, looks=not forgets)
-        if not claims:
-            return reply
-        net.unconfirmed.update(attempt_of(lease) for one in reply.claimed for lease in one.leases)
-        return reply._replace(durable=lambda: self._confirm(reply.claimed, commit))
+        if early is not None:
+            leases = [lease for one in reply.claimed for lease in one.leases]
+            net.unconfirmed.update(map(attempt_of, leases))
+            early(reply)
+            await self._confirm(leases, commit)
+        return reply
 
-    async def _confirm(self, claimed: Sequence[Claimed], commit: Volatile | None) -> None:
+    async def _confirm(self, leases: Sequence[Lease], commit: Volatile | None) -> None:
         """Until the disk has what was committed, the server may crash and forget it."""
-        net, leases = self._net, [lease for one in claimed for lease in one.leases]
+        net = self._net
         try:
             await (self._way() if commit is None else asyncio.sleep(net.random.random() * 0.2))
             if commit is not None and net.last is commit:
@@ -307,8 +312,7 @@ class SimStore:
 
         def ask() -> Awaitable[Exchanged]:
             for finish in finishes:
-                if attempt_of(finish.lease) in self._net.unconfirmed:
-                    self._net.journal.violate(f"{finish.lease.key}: finished before it was durable")
+                self._check_durable(finish.lease)
             children = [seed.key for one in finishes for seed in one.change.children]
             if children and self._net.oracle.ask("known_keys", keys=json.dumps(children)):
                 self._net.journal.reach("a child was known already")
@@ -324,6 +328,7 @@ class SimStore:
 
     async def renew(self, lease: Lease, text: str | None = None, part: Part | None = None) -> bool:
         began = self._net.loop.time()
+        self._check_durable(lease)
 
         def after(held: bool, fate: Fate) -> None:
             if held:
@@ -509,6 +514,11 @@ class SimStore:
         await asyncio.get_running_loop().create_future()
 
     # --- what was rare about it ---
+
+    def _check_durable(self, lease: Lease) -> None:
+        """Nothing is written under a lease before it is durable: others may not even see it."""
+        if attempt_of(lease) in self._net.unconfirmed:
+            self._net.journal.violate(f"{lease.key}: written to before its claim was durable")
 
     def _finished(self, worker: str, finish: Finish, kept: bool, fate: Fate) -> None:
         process, net, journal = self._process, self._net, self._net.journal

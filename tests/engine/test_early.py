@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from onceflow import Flow, StoreUnavailable, Work
+from onceflow import Flow, Pipeline, StoreUnavailable, Work
+from onceflow.core.item import Added
 from onceflow.store.base import Accepted, Add, Claim, Early
 from tests.engine.kit import (
     Database,
@@ -31,6 +32,13 @@ class Disk:
         self.error: Exception | None = None
         monkeypatch.setattr(flow.store, "add", self._add)
 
+    async def add(self, pipeline: Pipeline) -> asyncio.Task[Added]:
+        """Add `a`, up to where its attempt has begun and the disk is waited for."""
+        async with only_adds_claim(self._flow):
+            adding = asyncio.create_task(self._flow.add(pipeline, ["a"]))
+            await self.asked.wait()
+        return adding
+
     async def _add(self, add: Add, worker: str, claims: list[Claim], early: Early) -> Accepted:
         self._patch.setattr(self._flow.store, "add", self._real)
         accepted = await self._real(add, worker, claims)
@@ -54,9 +62,7 @@ async def test_an_attempt_begins_before_its_claim_is_durable_but_is_not_committe
     pipeline = one_stage(handler)
     async with working(database.flow(pipeline)) as flow:
         disk = Disk(flow, monkeypatch)
-        async with only_adds_claim(flow):
-            adding = asyncio.create_task(flow.add(pipeline, ["a"]))
-            await disk.asked.wait()
+        adding = await disk.add(pipeline)
         await flow.add(pipeline, ["b"])
         await until_state(flow, pipeline, "b", "completed")
 
@@ -78,9 +84,7 @@ async def test_a_stop_waits_for_what_has_begun_to_be_durable(
     pipeline = one_stage()
     async with working(database.flow(pipeline)) as flow:
         disk = Disk(flow, monkeypatch)
-        async with only_adds_claim(flow):
-            adding = asyncio.create_task(flow.add(pipeline, ["a"]))
-            await disk.asked.wait()
+        adding = await disk.add(pipeline)
         stopping = asyncio.create_task(flow.stop())
         await asyncio.sleep(0.05)
         assert not stopping.done()
@@ -109,9 +113,7 @@ async def test_an_attempt_that_was_given_back_before_its_claim_was_confirmed_is_
     async with working(database.flow(pipeline)) as flow:
         disk = Disk(flow, monkeypatch)
         disk.error = StoreUnavailable("the disk did not confirm the last write")
-        async with only_adds_claim(flow):
-            adding = asyncio.create_task(flow.add(pipeline, ["a"]))
-            await disk.asked.wait()
+        adding = await disk.add(pipeline)
         await begun.wait()
         assert flow._manager is not None
         flow._manager._give_back_working("no heartbeat could be written")
@@ -155,9 +157,7 @@ async def test_an_attempt_whose_claim_is_not_confirmed_counts_and_is_made_again(
             await flow.add(pipeline, ["busy"])
         disk = Disk(flow, monkeypatch)
         disk.error = StoreUnavailable("the disk did not confirm the last write")
-        async with only_adds_claim(flow):
-            adding = asyncio.create_task(flow.add(pipeline, ["a"]))
-            await disk.asked.wait()
+        adding = await disk.add(pipeline)
         if moment != "queued":
             await begun.wait()
         disk.go.set()

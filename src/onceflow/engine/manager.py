@@ -958,7 +958,7 @@ class Manager:
             await self._look_after_queued(held)
             for plan, processor in _working(self._scheduler):
                 lease = processor.lease
-                if lease is not None and (lease.item, lease.fence) not in held:
+                if lease is not None and mark_of(lease) not in held:
                     self._lose(plan, processor, lease)
             await self._adopt_unknown(rows)
         await self._bury_neighbours()
@@ -966,11 +966,11 @@ class Manager:
         level = logging.INFO if health.healthy else logging.WARNING
         log.log(level, "health: %s", health)
 
-    async def _look_after_queued(self, held: set[tuple[int, int]]) -> None:
+    async def _look_after_queued(self, held: set[Mark]) -> None:
         """What waits here for a processor: drop what was lost, keep what waits long."""
         [clock] = await self._store.read("now")
         for lease in self._queues.waiting():
-            if (lease.item, lease.fence) not in held:
+            if mark_of(lease) not in held:
                 log.info("the lease on %s was lost while it was queued", lease.key)
                 self.tally.lost += 1
                 self._queues.drop(lease.item)

@@ -72,8 +72,10 @@ class Begin(NamedTuple):
     locks: str = ""
 
     def text(self, *, pooled: bool) -> str:
+        if not self.head and not pooled:
+            return ""
         settings = {**(SESSION if pooled else {}), **self.settings}
-        head = self.head or (WRITE.head if pooled else "")
+        head = self.head or WRITE.head
         return (
             "; ".join([head, *(f"SET LOCAL {k} TO {v}" for k, v in settings.items())]) + self.locks
         )
@@ -222,10 +224,12 @@ class Transaction:
         finally:
             link.early = None
         if found is None:
-            numbers += [] if number is None else [number]
+            if number is not None:
+                numbers.append(number)
             return None
         used, now, unused = found
-        numbers += [unused] if self._single else []
+        if self._single:
+            numbers.append(unused)
         return used, now
 
     def server(self) -> tuple[int, str]:
@@ -303,7 +307,7 @@ class Pool:
         self, begin: Begin, work: Callable[[Transaction], Awaitable[T]], *, fresh: bool
     ) -> T:
         link = await self._take(fresh=fresh)
-        text = "" if begin is SINGLE and not self._pooled else begin.text(pooled=self._pooled)
+        text = begin.text(pooled=self._pooled)
         sent = not text  # one statement: its own answer is the commit's
         try:
             if text:

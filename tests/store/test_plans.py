@@ -26,6 +26,10 @@ WRITES = sorted(
 )
 
 
+# What these statements do is in a function.
+FUNCTIONS = {"claim": "claim_ready", "finish": "finish_attempts"}
+
+
 @pytest.fixture
 async def plan_of(postgres_url: str) -> Any:
     store = PostgresStore(postgres_url)
@@ -34,12 +38,26 @@ async def plan_of(postgres_url: str) -> Any:
 
     async def plan(name: str) -> str:
         text, names = numbered("postgres", name)
+        types = ""
         await connection.execute(WRITE.text(pooled=True))
-        await connection.execute(f"PREPARE it AS {text}")
+        if name in FUNCTIONS:
+            text, names, types = await function(FUNCTIONS[name])
+        await connection.execute(f"PREPARE it{types} AS {text}")
         nothing = f"({', '.join(['NULL'] * len(names))})" if names else ""
         rows = await connection.fetch(f"EXPLAIN (COSTS OFF) EXECUTE it{nothing}")
         await connection.execute("ROLLBACK; DEALLOCATE it")
         return "\n".join(row[0] for row in rows)
+
+    async def function(name: str) -> tuple[str, Any, str]:
+        """The one statement of a function, with $1, $2 … for its parameters; these, their types."""
+        body, names, types = await connection.fetchrow(
+            "SELECT prosrc, proargnames[1:pronargs], array(SELECT format_type(t, NULL) FROM "
+            "unnest(proargtypes::oid[]) AS t) FROM pg_proc WHERE proname = $1", name
+        )  # fmt: skip
+        text = re.search(r"RETURN QUERY\n(.*);\nEND", body, re.DOTALL)[1]  # type: ignore[index]
+        for at, parameter in enumerate(names, start=1):
+            text = re.sub(rf"(?<![.\w]){parameter}\b", f"${at}", text)
+        return text, names, f"({', '.join(types)})"
 
     yield plan
     await connection.close()
@@ -116,6 +134,11 @@ def test_a_bad_plan_would_be_seen(line: str) -> None:
 def test_the_first_few_of_an_index_may_be_read() -> None:
     assert faults("  ->  Limit\n    ->  Index Only Scan using item_ready on item") == []
     assert faults("  ->  Limit\n    ->  Index Scan using item_ready on item\n  Filter: (x)") != []
+
+
+async def test_what_functions_do_is_looked_at(plan_of: Any) -> None:
+    assert "using item_ready on item" in await plan_of("claim")
+    assert "using item_pkey on item" in await plan_of("finish")
 
 
 def test_every_write_is_looked_at() -> None:

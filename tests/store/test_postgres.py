@@ -497,7 +497,8 @@ async def test_what_was_rolled_back_for_sure_is_tried_again(
 
         monkeypatch.setattr(postgres_write, "finish", trouble)
 
-        assert await r.finish(lease) == [True]
+        with_child = Done({"text": "t"}, children=["b"])  # takes several statements
+        assert await r.finish(lease, with_child) == [True]
         assert next(troubles, None) is None
 
 
@@ -885,6 +886,99 @@ async def test_a_limit_is_not_changed_while_a_claim_is_under_way(
         await tuning
 
         assert len((await r.claim("scrape")).leases) == 1
+
+
+async def test_a_claim_of_one_statement_sees_the_limit_it_had_to_wait_for(
+    postgres_url: str, raw: Callable[[], Awaitable[Any]]
+) -> None:
+    async with rig(postgres_url) as r:
+        await r.add("abc")
+        operator, watcher = await raw(), await raw()
+        tuning = operator.transaction()
+        await tuning.start()
+        await operator.execute(postgres_write.own_stages([("news", "scrape")]).lstrip("; "))
+
+        claiming = asyncio.create_task(r.claim("scrape"))
+        await _until_somebody_waits(watcher)
+        await operator.execute("UPDATE stage SET chosen_limit = 1 WHERE stage = 'scrape'")
+        await tuning.commit()
+
+        assert len((await claiming).leases) == 1
+
+
+async def test_what_is_simple_is_one_word_to_the_server(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with rig(postgres_url) as r:
+        await r.add("abc", "r1")
+        words = spoken(monkeypatch)
+
+        leases = (await r.claim("scrape", 2)).leases
+        await r.finish(leases)
+        both = [r.wish("scrape"), r.wish("summarize")]
+        reply = await r.store.exchange("w", [], both)
+
+        assert words == ["exchange"] * 3
+        assert [len(one.leases) for one in reply.claimed] == [1, 2]
+
+
+async def test_where_runs_take_turns_the_longer_way_is_gone_until_one_is_left(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with rig(postgres_url) as r:
+        await r.add("abc", "r1")
+        await r.add("x", "r2")
+        words = spoken(monkeypatch)
+
+        assert len((await r.claim("scrape", 3)).leases) == 3
+        assert words[0] == "exchange"
+        assert words.count("claim") == 2, "r2 had less than its share"
+        words.clear()
+        assert len((await r.claim("scrape", 3)).leases) == 1
+        assert "exchange" not in words
+        words.clear()
+        assert (await r.claim("scrape", 3)).leases == []
+        assert words == ["exchange"]
+
+
+def spoken(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What is said to the server from now on: names of statements, or their texts."""
+    words: list[str] = []
+    rows, execute = Transaction._rows, postgres_connect.Link.execute
+
+    async def _rows(self: Transaction, name: str, *rest: Any) -> Any:
+        words.append(name)
+        return await rows(self, name, *rest)
+
+    async def _execute(self: Any, text: str, **named: Any) -> Any:
+        words.append(text)
+        return await execute(self, text, **named)
+
+    monkeypatch.setattr(Transaction, "_rows", _rows)
+    monkeypatch.setattr(postgres_connect.Link, "execute", _execute)
+    return words
+
+
+async def test_types_that_every_server_has_are_asked_about_once(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[set[int]] = []
+    ask = asyncpg.Connection._introspect_types
+
+    async def _introspect_types(self: Any, oids: Any, timeout: Any) -> Any:  # noqa: ASYNC109
+        asked.append(set(oids))
+        return await ask(self, oids, timeout)
+
+    monkeypatch.setattr(asyncpg.Connection, "_introspect_types", _introspect_types)
+    monkeypatch.setattr(postgres_connect, "COMMON_TYPES", {})
+    for _ in range(2):
+        async with rig(postgres_url) as r:
+            lost = await r.store._write(  # type: ignore[attr-defined]
+                lambda db: db.rows("finish_known", worker="w", places=[1], items=[1], fences=[1])
+            )
+            assert lost == []
+
+    assert asked == [{1016}]
 
 
 async def test_a_claim_waits_for_the_lock_of_a_bounded_stage(

@@ -76,7 +76,7 @@ class PostgresStore:
         self._clock = clock
         self._connections_max = connections_max
         self._pipelines: dict[str, Pipeline] = {}
-        self._bounded: set[tuple[str, str]] = set()
+        self._seen = write.Remembered()
         self._run_page = ""
         self._cursors = {0: "0"}
         self._committing: set[asyncio.Future[None]] = set()
@@ -189,7 +189,7 @@ class PostgresStore:
 
         async def work(db: Transaction) -> tuple[Added, list[Claimed]]:
             added = await write.add(db, add, first)
-            claimed = await write.claim_all(db, claims, worker, self._bounded)
+            claimed = await write.claim_all(db, claims, worker, self._seen)
             db.tell = others_may_claim(add, added, claimed)
             return added, claimed
 
@@ -223,6 +223,28 @@ class PostgresStore:
     async def exchange(
         self, worker: str, finishes: Sequence[Finish], claims: Sequence[Claim]
     ) -> Exchanged:
+        """What is simple is done by one statement. Claims of which that finds that they are not are
+        made by a transaction of their own."""
+        if not write.is_simple(finishes, claims, self._seen):
+            return await self._exchange(worker, finishes, claims)
+        kept, continued, claimed = await self._write(
+            lambda db: write.exchange(db, worker, finishes, claims, self._pipelines), begin=SINGLE
+        )
+        if len(kept) < len(finishes):
+            kept |= await self._write(
+                lambda db: write.kept_before(db, worker, finishes, kept), begin=SINGLE
+            )
+        left = [wish for wish, one in zip(claims, claimed, strict=True) if one is None]
+        found = iter((await self._exchange(worker, [], left)).claimed if left else ())
+        return Exchanged(
+            [at in kept for at in range(len(finishes))],
+            [next(found) if one is None else one for one in claimed],
+            continued,
+        )
+
+    async def _exchange(
+        self, worker: str, finishes: Sequence[Finish], claims: Sequence[Claim]
+    ) -> Exchanged:
         first: set[int] = set()
 
         async def work(db: Transaction) -> Exchanged:
@@ -231,7 +253,7 @@ class PostgresStore:
             if finishes:
                 kept, continued = await write.finish(db, worker, finishes, self._pipelines, first)
             shut = holds(finishes, kept)
-            claimed = await write.claim_all(db, claims, worker, self._bounded, shut)
+            claimed = await write.claim_all(db, claims, worker, self._seen, shut)
             db.tell = others_may_act(finishes, continued, self._pipelines)
             return Exchanged(kept, claimed, continued)
 

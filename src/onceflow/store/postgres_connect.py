@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import re
 import secrets
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
@@ -108,6 +109,14 @@ POOLED = (pg.DuplicatePreparedStatementError, pg.InvalidSQLStatementNameError)
 OUTDATED = (pg.InvalidCachedStatementError, pg.OutdatedSchemaCacheError)
 
 
+COMMON_TYPES: dict[int, asyncpg.Record] = {}
+"""What the driver wants to know of types, by their numbers; only of those that are the same
+everywhere."""
+OWN_TYPES_FROM = 16384
+"""The numbers below are those of PostgreSQL itself."""
+NOTHING_ASKED = SimpleNamespace(name="-")
+
+
 class Address:
     """Where a database is. Only `dsn` has the password; it is never shown."""
 
@@ -165,6 +174,23 @@ class Link(Connection):
         if self.early is not None and text.startswith(BEGUN):
             early, self.early, self.told = self.early, None, True
             early(int(text.removeprefix(BEGUN)))
+
+    async def _introspect_types(
+        self,
+        typeoids: Iterable[int],
+        timeout: float | None,  # noqa: ASYNC109 - the driver's own
+    ) -> tuple[list[asyncpg.Record], Any]:
+        """The driver asks about types that it has not met on this connection, which takes as long
+        as ten statements. Those that every server has are asked about once a process; should this
+        method be gone, it is once a connection, as it was."""
+        strange = [oid for oid in typeoids if oid not in COMMON_TYPES]
+        common = [COMMON_TYPES[oid] for oid in typeoids if oid in COMMON_TYPES]
+        if not strange:
+            return common, NOTHING_ASKED
+        asked = super()._introspect_types  # type: ignore[misc]  # it is not public
+        found, statement = await asked(strange, timeout)
+        COMMON_TYPES.update((row["oid"], row) for row in found if row["oid"] < OWN_TYPES_FROM)
+        return [*common, *found], statement
 
 
 class Transaction:

@@ -11,8 +11,8 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from asyncpg.exceptions import UniqueViolationError
 
@@ -45,6 +45,8 @@ from onceflow.store.rules import (
     again_why,
     at_limit,
     lanes_now,
+    made_ready,
+    make_room,
     names_of,
     nearer,
     next_lease,
@@ -67,14 +69,33 @@ OPEN_MAX = 1000
 PASSES_MAX = 10
 """How often a claim goes round the runs to use up its room."""
 
+StageName: TypeAlias = tuple[str, str]
+
+
+@dataclass(slots=True)
+class Remembered:
+    """What the last claims found of stages: it only says how to ask next, and may be wrong."""
+
+    bounded: set[StageName] = field(default_factory=set)
+    crowded: set[StageName] = field(default_factory=set)
+    """Several runs take turns there."""
+
+    def keep(self, stage: StageName, *, bounded: bool, runs: int) -> None:
+        (self.bounded.add if bounded else self.bounded.discard)(stage)
+        (self.crowded.add if runs > 1 else self.crowded.discard)(stage)
+
 
 def share_stages(claims: Iterable[Claim], finishes: Iterable[Finish] = ()) -> str:
     """What goes along with BEGIN when stages are claimed: nobody changes their bounds meanwhile."""
-    stages = {(wish.pipeline, wish.stage) for wish in claims}
-    stages.update((one.lease.pipeline, one.change.stage) for one in finishes if one.claim_next)
-    keys = sorted({_stage_key(*stage) for stage in stages})
+    keys = _stages_claimed(claims, finishes)
     text = sql("postgres", "share_stage")
     return "".join("; " + inlined(text, **{"class": LOCK_CLASS, "key": key}) for key in keys)
+
+
+def _stages_claimed(claims: Iterable[Claim], finishes: Iterable[Finish]) -> list[int]:
+    stages = {(wish.pipeline, wish.stage) for wish in claims}
+    stages.update((one.lease.pipeline, one.change.stage) for one in finishes if one.claim_next)
+    return sorted({_stage_key(*stage) for stage in stages})
 
 
 def own_stages(stages: Iterable[tuple[str, str]]) -> str:
@@ -96,14 +117,11 @@ async def claim_all(
     db: Transaction,
     claims: Sequence[Claim],
     worker: str,
-    bounded: set[tuple[str, str]],
+    seen: Remembered,
     shut: Holds | None = None,
 ) -> list[Claimed]:
     """Shut lanes that were told to wait, then claim for every wish; stages in the order of their
-    names, since some will be locked.
-
-    `bounded` only remembers which stages had bounds last time: those are locked at once.
-    """
+    names, since some will be locked: at once those that had bounds last time."""
     answers: dict[int, Claimed] = {}
     wishes = {(wish.pipeline, wish.stage, at): wish for at, wish in enumerate(claims)}
     places = [*wishes, *((*stage, -1) for stage in shut or ())]
@@ -117,17 +135,15 @@ async def claim_all(
                 ms=list(lanes.values()),
             )  # fmt: skip
         else:
-            answers[at] = await claim(db, claims[at], worker, bounded)
+            answers[at] = await claim(db, claims[at], worker, seen)
     return [answers[at] for at in range(len(claims))]
 
 
-async def claim(
-    db: Transaction, wish: Claim, worker: str, bounded: set[tuple[str, str]]
-) -> Claimed:
+async def claim(db: Transaction, wish: Claim, worker: str, seen: Remembered) -> Claimed:
     """Give leases of one stage, within its limit, to whose turn it is."""
     stage = wish.pipeline, wish.stage
-    if stage not in bounded:
-        answer = await _claim(db, wish, worker, bounded, locked=False)
+    if stage not in seen.bounded:
+        answer = await _claim(db, wish, worker, seen, locked=False)
         if answer is not None:
             return answer
     lock = await db.row("stage_lock", pipeline=wish.pipeline, stage=wish.stage)
@@ -135,13 +151,13 @@ async def claim(
         raise _unknown_stage(wish)
     if lock["laned"] and wish.item is None:
         return await _claim_lanes(db, wish, worker)
-    answer = await _claim(db, wish, worker, bounded, locked=True)
+    answer = await _claim(db, wish, worker, seen, locked=True)
     assert answer is not None
     return answer
 
 
 async def _claim(
-    db: Transaction, wish: Claim, worker: str, bounded: set[tuple[str, str]], *, locked: bool
+    db: Transaction, wish: Claim, worker: str, seen: Remembered, *, locked: bool
 ) -> Claimed | None:
     """Claim of a stage without lanes, or of the one item named; None if the stage must be locked.
 
@@ -155,18 +171,17 @@ async def _claim(
         rows = await db.rows(
             name, pipeline=wish.pipeline, stage=wish.stage, before=wish.before,
             count=room - len(found), turn=wish.turn + passes, item=wish.item, worker=worker,
-            locked=locked, runs=RUNS_IN_TURN_MAX,
+            locked=locked, runs_max=RUNS_IN_TURN_MAX,
         )  # fmt: skip
         if not rows:
             raise _unknown_stage(wish)
         first = rows[0]
-        if first["bounded"] and not locked:
-            bounded.add((wish.pipeline, wish.stage))
-            return None
-        if not first["bounded"]:
-            bounded.discard((wish.pipeline, wish.stage))
         if passes == 0:
+            stage = wish.pipeline, wish.stage
+            seen.keep(stage, bounded=first["bounded"], runs=first["runs"])
             room = first["room"]
+        if first["bounded"] and not locked:
+            return None
         contested += int(first["contested"])
         if first["id"] is None:
             break
@@ -213,8 +228,8 @@ async def _claim_round(db: Transaction, wish: Claim, worker: str) -> tuple[Claim
     they have more to give."""
     rows = await db.rows(
         "claim_lanes", pipeline=wish.pipeline, stage=wish.stage, before=wish.before,
-        count=wish.count, turn=wish.turn, lane=wish.lane, worker=worker, runs=RUNS_IN_TURN_MAX,
-        walked=LANES_WALKED_MAX,
+        count=wish.count, turn=wish.turn, lane=wish.lane, worker=worker,
+        runs_max=RUNS_IN_TURN_MAX, walked=LANES_WALKED_MAX,
     )  # fmt: skip
     first = rows[0]
     leases = _leases(wish, rows) if first["id"] is not None else []
@@ -243,6 +258,66 @@ def _unknown_stage(wish: Claim) -> StoreError:
     return StoreError(f"stage {wish.pipeline}/{wish.stage} is not registered in this database")
 
 
+# --- exchange ----------------------------------------------------------------------------------
+
+
+def is_simple(finishes: Sequence[Finish], claims: Sequence[Claim], seen: Remembered) -> bool:
+    """Whether one statement may do: nothing but to finish, and to claim of stages without bounds
+    where one run alone is at work, as far as is known, and not more than one can carry."""
+    if len(finishes) > STATEMENT_ROWS_MAX:
+        return False
+    for wish in claims:
+        stage = wish.pipeline, wish.stage
+        if wish.item is not None or stage in seen.bounded or stage in seen.crowded:
+            return False
+    weight = 0
+    for _, change, _ in finishes:
+        if change.has_extras or change.hold is not None or len(change.events) > 1:
+            return False
+        weight += len(change.result or b"")
+    return weight <= STATEMENT_BYTES_MAX
+
+
+async def exchange(
+    db: Transaction,
+    worker: str,
+    finishes: Sequence[Finish],
+    claims: Sequence[Claim],
+    pipelines: Mapping[str, Pipeline],
+) -> tuple[set[int], list[Lease], list[Claimed | None]]:
+    """Finish and claim by one statement, where that is simple: which finishes were kept, the leases
+    of those that went on, and what each claim gave; None where it takes more than one look."""
+    order = sorted(range(len(finishes)), key=lambda at: finishes[at].lease.item)
+    rows = await db.rows(
+        "exchange", worker=worker, sender=db.sender, ended=bool(finishes),
+        ready=made_ready(finishes), tell=make_room(finishes, pipelines),
+        locks=_array(_stages_claimed(claims, finishes)), **{"class": LOCK_CLASS},
+        of_pipelines=[wish.pipeline for wish in claims],
+        of_stages=[wish.stage for wish in claims], befores=[wish.before for wish in claims],
+        counts=_array(wish.count for wish in claims), turns=_array(wish.turn for wish in claims),
+        runs_max=RUNS_IN_TURN_MAX, **_columns(order, finishes, {}),
+    )  # fmt: skip
+    kept: set[int] = set()
+    continued: list[Lease] = []
+    if finishes:
+        kept, continued = _kept(rows.pop(0), order, finishes)
+    looks: dict[int, list[asyncpg.Record]] = {at: [] for at in range(1, len(claims) + 1)}
+    for row in rows:
+        looks[row["wish"]].append(row)
+    claimed = [_at_once(wish, look) for wish, look in zip(claims, looks.values(), strict=True)]
+    return kept, continued, claimed
+
+
+def _at_once(wish: Claim, rows: Sequence[asyncpg.Record]) -> Claimed | None:
+    if not rows:
+        raise _unknown_stage(wish)
+    first = rows[0]
+    if first["bounded"] or first["runs"] > 1:
+        return None
+    leases = [] if first["id"] is None else _leases(wish, rows)
+    return Claimed(leases, wish.lane, first["more"], contested=first["contested"])
+
+
 # --- finish ------------------------------------------------------------------------------------
 
 
@@ -266,24 +341,41 @@ async def finish(
     for places in _in_bites(order, [len(one.change.result or b"") for one in finishes]):
         row = await db.row("finish", worker=worker, **_columns(places, finishes, spent))
         assert row is not None
-        kept.update(places[at - 1] for at in row["kept"] or ())
-        continued += [
-            next_lease(finishes[places[at - 1]], row["now"]) for at in row["continued"] or ()
-        ]
+        some, going_on = _kept(row, places, finishes)
+        kept |= some
+        continued += going_on
     talkative = [finishes[at] for at in kept if len(finishes[at].change.events) > 1]
     if talkative:
         await db.rows("finish_more", worker=worker, **_more_columns(talkative))
     if kept:
         await _admit_extras(db, [finishes[at] for at in sorted(kept)], pipelines, first)
-    lost = [at for at in order if at not in kept]
-    if lost:
-        known = await db.rows(
-            "finish_known", worker=worker, places=lost,
-            items=[finishes[at].lease.item for at in lost],
-            fences=[finishes[at].lease.fence for at in lost],
-        )  # fmt: skip
-        kept.update(row["place"] for row in known)
+    kept |= await kept_before(db, worker, finishes, kept)
     return [at in kept for at in range(len(finishes))], continued
+
+
+def _kept(
+    row: asyncpg.Record, places: Sequence[int], finishes: Sequence[Finish]
+) -> tuple[set[int], list[Lease]]:
+    """Which finishes a statement says were kept, and the leases of those that went on."""
+    continued = [
+        next_lease(finishes[places[at - 1]], row["ended_at"]) for at in row["continued"] or ()
+    ]
+    return {places[at - 1] for at in row["kept"] or ()}, continued
+
+
+async def kept_before(
+    db: Transaction, worker: str, finishes: Sequence[Finish], kept: Container[int]
+) -> set[int]:
+    """Of the others: those that were kept when they were asked for before, without an answer."""
+    lost = [at for at in range(len(finishes)) if at not in kept]
+    if not lost:
+        return set()
+    known = await db.rows(
+        "finish_known", worker=worker, places=lost,
+        items=[finishes[at].lease.item for at in lost],
+        fences=[finishes[at].lease.fence for at in lost],
+    )  # fmt: skip
+    return {row["place"] for row in known}
 
 
 async def _by_key(db: Transaction, finishes: Sequence[Finish]) -> Sequence[Finish]:
@@ -352,11 +444,13 @@ def _columns(
         fences.append(lease.fence)
         bodies.append(None if is_nothing else change.result)
         which.append(shapes.setdefault(shape, len(shapes) + 1))
-    common = [list(column) for column in zip(*shapes, strict=True)]
+    common = (
+        dict(zip(SHAPE, map(list, zip(*shapes, strict=True)), strict=True)) if shapes else NO_SHAPE
+    )
     return {
-        "items": _array(items), "fences": _array(fences), "bodies": bodies if any(bodies) else [],
+        **common, "costs": _array(common["costs"]), "items": _array(items),
+        "fences": _array(fences), "bodies": bodies if any(bodies) else [],
         "shapes": _array(which if len(shapes) > 1 else ()),
-        **dict(zip(SHAPE, common, strict=True)),
     }  # fmt: skip
 
 
@@ -366,7 +460,10 @@ SHAPE = (
 )  # fmt: skip
 
 
-def _array(numbers: Iterable[int]) -> str:
+NO_SHAPE: Mapping[str, list[Any]] = {name: [] for name in SHAPE}
+
+
+def _array(numbers: Iterable[float]) -> str:
     """An array as the server reads it."""
     return f"{{{','.join(map(str, numbers))}}}"
 

@@ -155,10 +155,19 @@ def others_may_claim(add: Add, added: Added, claimed: Sequence[Claimed]) -> bool
 def others_may_act(
     finishes: Sequence[Finish], continued: Sequence[Lease], pipelines: Mapping[str, Pipeline]
 ) -> bool:
-    """Whether other workers may find something to do after these: something became ready, or a
-    place under a limit became free, or children came into being."""
-    ready = sum(one.change.phase in (Phase.READY, Phase.WAITING) for one in finishes)
-    return ready > len(continued) or any(
+    """Whether other workers may find something to do after these: something became ready and did
+    not go on at once, or there is room or a child that was not there before."""
+    return made_ready(finishes) > len(continued) or make_room(finishes, pipelines)
+
+
+def made_ready(finishes: Iterable[Finish]) -> int:
+    """How many of these leave something to be claimed, now or later."""
+    return sum(one.change.phase in (Phase.READY, Phase.WAITING) for one in finishes)
+
+
+def make_room(finishes: Iterable[Finish], pipelines: Mapping[str, Pipeline]) -> bool:
+    """Whether these free a place under a limit, or children come into being by them."""
+    return any(
         one.change.children or pipelines[one.lease.pipeline].stage(one.lease.stage).bounded
         for one in finishes
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from onceflow.core.errors import StoreError
 from onceflow.core.item import Seed
 from onceflow.core.pipeline import Lane, Stage
-from onceflow.core.transition import KEY_CHARS_MAX, Done, Failed, Usage, decode
+from onceflow.core.transition import KEY_CHARS_MAX, Done, Failed, Released, Usage, decode
 from onceflow.store.base import LANES_WALKED_MAX, Add, Claim
 from onceflow.testing.rig import NEWS, MakeStore, Rig, handler, pipeline, refused
 
@@ -303,6 +303,20 @@ class ClaimSuite:
             )
 
             assert len(reply.claimed[0].leases) == 2
+
+    async def test_what_a_finish_leaves_ready_is_claimed_along_with_it(
+        self, make_store: MakeStore
+    ) -> None:
+        async with Rig(make_store) as rig:
+            await rig.add("a")
+            lease = await rig.lease("scrape")
+
+            reply = await rig.store.exchange(
+                "w", [rig.finishing(lease, Released())], [rig.wish("scrape")]
+            )
+
+            [again] = reply.claimed[0].leases
+            assert (again.item, again.fence) == (lease.item, lease.fence + 1)
 
     async def test_an_operators_limit_wins_until_it_is_taken_back(
         self, make_store: MakeStore

@@ -56,7 +56,7 @@ walk (step, at, wrapped, ended, lane, run, spare, opens_at, served) AS (
                FROM (SELECT run FROM turn
                       WHERE run IS NOT NULL
                         AND (SELECT r.halted IS NULL FROM run AS r WHERE r.id = turn.run)
-                      LIMIT :runs) AS going) AS t
+                      LIMIT :runs_max) AS going) AS t
       WHERE t.number - 1 = CAST(:turn AS bigint) % t.total
         AND state.active < b.lane_limit AND state.next_at <= b.now) AS chosen ON true
    WHERE w.step < :walked AND w.served < b.room AND NOT w.ended),

@@ -9,12 +9,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from bench import machine, report
-from bench.plan import ROWS, STORES
+from bench.plan import KINDS, ROWS, STORES, Row
 from bench.report import Line
 from bench.run import REPEATS, Bench, Missing, Outcome, Run
 
@@ -43,6 +43,7 @@ def main() -> int:
             with bench.running():
                 for row in ROWS:
                     if row.measure in options.only and row.store in options.stores:
+                        row = _without(row, options.without)
                         outcomes.append(bench.contest(row, options.quick, options.repeat))
                         lines.append(report.contest_line(outcomes[-1]))
                 rates = [outcome for outcome in outcomes if outcome.row.more_is_better]
@@ -58,9 +59,16 @@ def main() -> int:
     print(report.table(lines))
     print()
     print(f"{report.weather_line(runs)}; {minutes:.0f} min; {machine.description()}")
+    if options.without:
+        print(f"left out: {', '.join(options.without)}")
     if options.json:
         options.json.write_text(json.dumps(_document(options, outcomes, others, lines), indent=1))
     return 0
+
+
+def _without(row: Row, left_out: list[str]) -> Row:
+    entries = tuple(entry for entry in row.entries if entry.contestant not in left_out)
+    return replace(row, entries=entries)
 
 
 def _growth(bench: Bench, options: argparse.Namespace, others: list[Run]) -> Iterator[Line]:
@@ -106,6 +114,11 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         *("--only", "-o"), nargs="+", choices=MEASURES, default=MEASURES, help="these rows only"
     )
+    others = [name for name, kind in KINDS.items() if kind != "onceflow"]
+    parser.add_argument(
+        "--without", nargs="+", choices=others, default=[], metavar="NAME",
+        help=f"leave out some of {', '.join(others)}",
+    )  # fmt: skip
     parser.add_argument(
         "--stores", nargs="+", choices=STORES, default=STORES, help="these stores only"
     )

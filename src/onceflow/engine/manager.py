@@ -1172,7 +1172,7 @@ EXCHANGES_MAX = 3
 ASSIGN_STEP = 50
 """So many attempts are begun before the loop looks whether the database has answered."""
 ASSIGN_STEPS_MAX = 10
-"""So often a cycle does that. With a quarter of it, the server takes a tenth longer for all."""
+"""So often a cycle does that. With half of it, the server takes a tenth longer for all."""
 UNPROVEN_MAX = 1000
 """So many leases that may yet turn up are remembered: many times as many as a fault leaves."""
 GATHER_SHARE = 1 / 8

@@ -17,7 +17,7 @@ import onceflow
 from onceflow import Flow, StoreUnavailable, Work
 from onceflow.core.item import Seed
 from onceflow.store import postgres as postgres_module
-from onceflow.store.base import Accepted, Add, Claim
+from onceflow.store.base import Accepted, Add, Claim, Worker
 from onceflow.store.postgres import PostgresStore
 from onceflow.store.postgres_connect import Pool
 from onceflow.testing.rig import NEWS, refused
@@ -110,6 +110,7 @@ async def opened(url: str, key: str = "first") -> AsyncIterator[PostgresStore]:
     """A store that has added an item: only then it has a number for the next."""
     store = PostgresStore(url)
     await store.open([NEWS])
+    await store.beat(Worker("w", "host.test", 7))
     first = Adding(store, key)
     await first.task
     assert first.told.empty()
@@ -286,6 +287,7 @@ async def test_behind_a_pooler_nothing_is_told_early(postgres_url: str) -> None:
     """There the commit is a word of its own, and who is killed before it has said nothing."""
     store = PostgresStore(f"{postgres_url}?statement_cache_size=0")
     await store.open([NEWS])
+    await store.beat(Worker("w", "host.test", 7))
     for key in "abc":
         adding = Adding(store, key)
         assert (await adding.task).added.new == 1

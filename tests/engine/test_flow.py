@@ -1212,6 +1212,35 @@ async def test_a_lost_reply_to_a_claim_is_found_out_by_reading(
         await audited(flow)
 
 
+async def test_a_finish_that_takes_effect_after_its_reply_was_given_up_goes_on_all_the_same(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline = two_stages()
+    settings = Settings(health_seconds=3600)  # which would find it, too
+    async with working(database.flow(pipeline, settings=settings)) as flow:
+        real = flow.store.exchange
+        on_its_way: list[Any] = []
+        given_up = False
+
+        async def be_late(worker: str, finishes: Any, claims: Any) -> Any:
+            nonlocal given_up
+            if not given_up and any(one.claim_next for one in finishes):
+                given_up = True
+                on_its_way.append((worker, finishes, claims))
+                raise StoreUnavailable("no answer in time")
+            while finishes and on_its_way:  # the database comes to it only now
+                await real(*on_its_way.pop())
+            return await real(worker, finishes, claims)
+
+        monkeypatch.setattr(flow.store, "exchange", be_late)
+        for key in KEYS:  # one after the other: soon nobody waits for the second stage
+            await flow.add(pipeline, [key])
+            await until_state(flow, pipeline, key, "completed")
+        assert given_up
+        assert {item.attempt for item in await flow.items()} == {1}
+        await audited(flow)
+
+
 async def test_a_lost_reply_to_an_add_is_told_and_what_it_claimed_is_taken_in(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -326,6 +326,7 @@ async def test_few_cursors_are_remembered(
 async def test_whatever_is_not_the_simplest_case_goes_the_longer_way(
     store: PostgresStore, request_: Add, new: int
 ) -> None:
+    await store.beat(Worker("w", "host.test", 7))
     await store.add(Add(NEWS, "r1", [Seed("a")], seal=False))
 
     accepted = await store.add(request_, "w", [replace(CLAIM, count=max(new, 1))])
@@ -579,12 +580,12 @@ async def test_a_cancelled_caller_leaves_nothing_behind(
     assert (await store.read("run", id="r1"))[0]["accepted"] == 2
 
 
-async def _until_somebody_waits(connection: Any) -> None:
+async def _until_somebody_waits(connection: Any, count: int = 1) -> None:
     query = (
         "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' "
         "AND datname = current_database()"
     )
-    while not await connection.fetchval(query):
+    while await connection.fetchval(query) < count:
         continue
 
 
@@ -888,12 +889,14 @@ async def test_a_limit_is_not_changed_while_a_claim_is_under_way(
         assert len((await r.claim("scrape")).leases) == 1
 
 
+@pytest.mark.parametrize("isolation", ["read committed", "repeatable read", "serializable"])
 async def test_a_claim_of_one_statement_sees_the_limit_it_had_to_wait_for(
-    postgres_url: str, raw: Callable[[], Awaitable[Any]]
+    postgres_url: str, raw: Callable[[], Awaitable[Any]], isolation: str
 ) -> None:
+    operator, watcher = await raw(), await raw()
+    await by_default(operator, "default_transaction_isolation", isolation)
     async with rig(postgres_url) as r:
         await r.add("abc")
-        operator, watcher = await raw(), await raw()
         tuning = operator.transaction()
         await tuning.start()
         await operator.execute(postgres_write.own_stages([("news", "scrape")]).lstrip("; "))
@@ -904,6 +907,61 @@ async def test_a_claim_of_one_statement_sees_the_limit_it_had_to_wait_for(
         await tuning.commit()
 
         assert len((await claiming).leases) == 1
+
+
+async def test_a_database_that_is_read_only_by_default_is_written_to(
+    postgres_url: str, raw: Callable[[], Awaitable[Any]]
+) -> None:
+    await by_default(await raw(), "default_transaction_read_only", "on")
+    async with rig(postgres_url) as r:
+        await r.add("ab")
+        assert len((await r.claim("scrape")).leases) == 2
+
+
+async def by_default(connection: Any, name: str, value: str) -> None:
+    """Whoever connects to this database from now on has this setting."""
+    database = await connection.fetchval("SELECT current_database()")
+    await connection.execute(f"ALTER DATABASE {database} SET {name} TO '{value}'")
+
+
+async def test_what_a_worker_asked_for_before_it_signed_off_is_not_claimed_after_it(
+    postgres_url: str, raw: Callable[[], Awaitable[Any]]
+) -> None:
+    """Its words wait on the server for somebody's lock, and go on when nobody hears the answer."""
+    async with rig(postgres_url) as r:
+        await r.add("ab")
+        await r.beat("gone")
+        lease = await r.lease("scrape", worker="gone")
+        store = await r.another()
+        operator, watcher = await raw(), await raw()
+        tuning = operator.transaction()
+        await tuning.start()
+        both = [("news", "scrape"), ("news", "summarize")]
+        await operator.execute(postgres_write.own_stages(both).lstrip("; "))
+
+        finishing = r.finishing(lease)._replace(claim_next=True)
+        last_word = asyncio.create_task(store.exchange("gone", [finishing], [r.wish("scrape")]))
+        adding = asyncio.create_task(store.add(Add(NEWS, "r2", [Seed("c")]), "gone", [CLAIM]))
+        await _until_somebody_waits(watcher, 2)
+        last_word.cancel()
+        adding.cancel()
+        await asyncio.wait([last_word, adding])
+        await r.store.leave("gone")
+        await tuning.commit()
+        await _until_nobody_is_at_work(watcher)
+
+        assert await r.store.read("held", worker="gone") == []
+        assert await r.place("a") == ("summarize", "ready"), "what it had done is kept"
+        assert (await r.store.sweep()).reclaimed == 0
+
+
+async def _until_nobody_is_at_work(connection: Any) -> None:
+    query = (
+        "SELECT count(*) FROM pg_stat_activity "
+        "WHERE datname = current_database() AND state = 'active' AND pid <> pg_backend_pid()"
+    )
+    while await connection.fetchval(query):
+        continue
 
 
 async def test_what_is_simple_is_one_word_to_the_server(

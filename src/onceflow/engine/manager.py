@@ -170,6 +170,8 @@ class Manager:
         self._health_at = self._loop.time() + settings.health_seconds
         self._settle_seconds = SETTLE_SECONDS
         self._in_doubt = False
+        self._unanswered: set[Mark] = set()
+        """Leases whose finishes, that were to go on, got no answer when first asked for."""
         self._troubles = 0
         self._stop_at: float | None = None
         self._over = False
@@ -474,14 +476,11 @@ class Manager:
                 going_on.add(at)
         return going_on
 
-    def _give_room_back(self, finishes: Iterable[Finish]) -> bool:
-        """The room for items that were to go on is free again; whether there were any."""
-        any_reserved = False
+    def _give_room_back(self, finishes: Iterable[Finish]) -> None:
+        """The room for items that were to go on is free again."""
         for lease, change, claim_next in finishes:
             if claim_next:
                 self._scheduler.plans[lease.pipeline, change.stage].reserved -= 1
-                any_reserved = True
-        return any_reserved
 
     async def _pause_stages(self) -> None:
         """A handler said that no item of its stage can succeed: nobody shall claim it again. What
@@ -500,7 +499,8 @@ class Manager:
         except BaseException as error:
             self._asked.popleft()
             self._give_up(wishes)
-            self._in_doubt |= self._give_room_back(finishes)
+            self._give_room_back(finishes)
+            self._unanswered.update(mark_of(one.lease) for one in finishes if one.claim_next)
             self._finished.extendleft(reversed(ended))
             if ended and isinstance(error, Exception) and not isinstance(error, StoreUnavailable):
                 await self._finish_one_by_one()
@@ -588,6 +588,9 @@ class Manager:
         lease = one.lease
         if self._have_parts:
             self._have_parts.discard(mark_of(lease))
+        if self._unanswered and mark_of(lease) in self._unanswered:
+            self._unanswered.discard(mark_of(lease))
+            self._in_doubt = True  # it may have gone on when it was asked for first
         if one.processed:
             self._queues.finished(lease.item)
             self._streams.drop(lease.item)
@@ -905,16 +908,12 @@ class Manager:
 
     async def _adopt_unknown(self, held: Sequence[Row]) -> None:
         """Take in the leases that we have without knowing it."""
-        in_doubt = False
-        ended = {one.lease.item: one.lease.fence for one in self._finished}
+        ended = {one.lease.item for one in self._finished}
         unknown: list[tuple[Plan, Lease]] = []
         for row in held:
             plan = self._scheduler.plans.get((row["pipeline"], row["stage"]))
-            if row["id"] in ended:
-                # A newer lease than the one that ended: its next stage was claimed along with the
-                # finish whose reply was lost. Look again when that finish has been answered.
-                in_doubt = in_doubt or row["fence"] != ended[row["id"]]
-            elif plan is not None and not self._queues.holds(row["id"]):
+            # What ended may have gone on already: we look again when its finish is answered.
+            if row["id"] not in ended and plan is not None and not self._queues.holds(row["id"]):
                 body = await self._store.read("result", item=row["id"], stage=plan.before)
                 lease = Lease(
                     row["id"], row["pipeline"], row["key"], row["stage"], row["fence"],
@@ -930,7 +929,7 @@ class Manager:
                 self._queue(plan, lease)
             else:
                 self._hand_in(Finished(plan, lease, outcome, processed=False))
-        self._in_doubt = in_doubt
+        self._in_doubt = False
 
     async def _ascertain(self, unknown: list[tuple[Plan, Lease]]) -> list[tuple[Plan, Lease]]:
         """Those of the leases just read that a crash of the server cannot undo. What was read may

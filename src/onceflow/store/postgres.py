@@ -46,7 +46,7 @@ from onceflow.store.postgres_connect import (
     Pool,
     Transaction,
 )
-from onceflow.store.queries import migrations, numbered
+from onceflow.store.queries import migrations, numbered, sql
 from onceflow.store.rules import holds, others_may_act, others_may_claim
 
 T = TypeVar("T")
@@ -143,9 +143,8 @@ class PostgresStore:
                 f"{self.url} was written by a newer Onceflow (schema {version}, this program "
                 f"knows {len(steps)}); it was left untouched, upgrade this program"
             )
-        for step in steps[version:]:
-            await db.script(step)
         if version < len(steps):
+            await db.script("\n".join([*steps[version:], sql("postgres", "functions")]))
             await db.rows("meta_set", name="schema_version", value=str(len(steps)))
         await db.rows("mend_xids")
 

@@ -52,6 +52,10 @@ SESSION = {
     "enable_hashjoin": "off",
     "enable_mergejoin": "off",
     "plan_cache_mode": "force_generic_plan",
+    # A statement that is its own transaction must see what was committed before it got its locks,
+    # and may write, whatever is usual in this database.
+    "default_transaction_isolation": "read committed",
+    "default_transaction_read_only": "off",
     # A worker that is stopped in the middle must not hold its locks for ever.
     "idle_in_transaction_session_timeout": "30000",
 }
@@ -78,7 +82,8 @@ class Begin(NamedTuple):
         settings = {**(SESSION if pooled else {}), **self.settings}
         head = self.head or WRITE.head
         return (
-            "; ".join([head, *(f"SET LOCAL {k} TO {v}" for k, v in settings.items())]) + self.locks
+            "; ".join([head, *(f"SET LOCAL {k} TO '{v}'" for k, v in settings.items())])
+            + self.locks
         )
 
 

@@ -280,6 +280,8 @@ class ClaimSuite:
     ) -> None:
         async with Rig(make_store, LIMITED) as rig:
             await rig.add("abcdef")
+            await rig.beat("v")
+            await rig.beat("u")
 
             first = await rig.claim("scrape", 2)
             second = await rig.claim("scrape", 10, worker="v")

@@ -409,6 +409,7 @@ class FinishSuite:
             await rig.act("release", "a")
             assert await rig.store.read("partial", item=lost.item) == []
 
+            await rig.beat("v")
             held = await rig.lease("scrape", worker="v")
             assert await rig.store.renew(held, "the second epoch")
             assert not await rig.store.renew(lost, "the first epoch goes on")
@@ -587,6 +588,7 @@ class FinishSuite:
                 assert len((await rig.claim("scrape")).leases) == 3, "together at first"
                 await rig.store.leave("w")
                 assert (await rig.store.sweep()).reclaimed == 3
+                await rig.beat("w")
 
             assert {await rig.place(key) for key in "abc"} == {("scrape", "waiting")}
             assert (await rig.history("a"))[-1]["kind"] == "reclaimed"

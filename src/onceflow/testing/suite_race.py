@@ -274,8 +274,10 @@ class RaceSuite:
         async with Rig(make_store, DIGEST) as rig:
             stores = await several(rig)
             await rig.add([f"k{number:03}" for number in range(100)])
+            await rig.beat("gone")
             leases = (await rig.claim("scrape", 100, worker="gone")).leases
-            # Its worker never beat, so everything may be reclaimed while it still finishes.
+            await rig.store.leave("gone")
+            # Nobody knows it any more: everything may be reclaimed while it still finishes.
             kept: dict[int, bool] = {}
 
             async def finish(at: int) -> None:

@@ -430,19 +430,18 @@ async def test_what_is_added_while_leases_are_looked_at_is_neither_lost_nor_adop
             order.extend(["look"] if query == "held" else [])
             return await read(query, **parameters)
 
-        async def next_check() -> None:
-            before = tally(flow)["checks"]
-            await until(flow, lambda: checked_after(before))
+        async def works() -> bool:
+            return tally(flow)["checks"] > 0
 
-        async def checked_after(before: int) -> bool:
-            return tally(flow)["checks"] > before
+        async def a_check_waits() -> bool:
+            return flow._manager is not None and not flow._manager._may_ask.is_set()
 
-        await next_check()
+        await until(flow, works)
         monkeypatch.setattr(flow.store, "add", slow_add)
         monkeypatch.setattr(flow.store, "read", watched_read)
         first = asyncio.create_task(flow.add(pipeline, ["a"]))
         await committed.wait()
-        await next_check()  # it has begun, and waits for the answer
+        await until(flow, a_check_waits)
         second = asyncio.create_task(flow.add(pipeline, ["b"]))
         await asyncio.sleep(0.05)
         assert order[order.index("add") :] == ["add"], "a check looked, or an add did not wait"

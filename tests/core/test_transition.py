@@ -9,7 +9,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onceflow import Done, Lane, Permanent, Pipeline, PipelineError, Seed, Stage, Transient, Usage
+from onceflow import (
+    Done,
+    Halt,
+    Lane,
+    Pause,
+    Permanent,
+    Pipeline,
+    PipelineError,
+    Seed,
+    Stage,
+    StoreUnavailable,
+    Transient,
+    Usage,
+)
 from onceflow.core import transition
 from onceflow.core.item import Lease, Phase
 from onceflow.core.transition import (
@@ -114,6 +127,13 @@ def test_what_a_handler_wants_stored_is_in_the_one_transition() -> None:
         (Done({"a": math.nan}), "not_json"),
         (Done({(1, 2): 3}), "not_json"),
         (Done("x" * (transition.RESULT_BYTES_MAX + 1)), "result_too_large"),
+        (Done(1, usage=Usage(-1)), "bad_usage"),
+        (Done(1, usage=Usage(2**53 + 1)), "bad_usage"),
+        (Done(1, usage=Usage(0, math.nan)), "bad_usage"),
+        (Done(1, usage=Usage(0, math.inf)), "bad_usage"),
+        (Done(1, usage=Usage(0, -0.5)), "bad_usage"),
+        (Done(1, usage=Usage("5")), "bad_usage"),  # type: ignore[arg-type]  # as a handler may
+        (Done(1, usage=Usage(0.5)), "bad_usage"),  # type: ignore[arg-type]  # the same
     ],
 )
 def test_what_cannot_be_stored_fails_the_item_for_good(done: Done, code: str) -> None:
@@ -271,10 +291,13 @@ def test_no_backoff_is_negative_or_endless(item: int, attempt: int, floor: float
         (ValueError("bad"), Failed("ValueError: bad", "unexpected", unexpected=True)),
         (KeyError(), Failed("KeyError", "unexpected", unexpected=True)),
         (SystemExit(3), Failed("SystemExit: 3", "unexpected", unexpected=True)),
+        (StoreUnavailable("away"), Failed("away", "unavailable", counts=False)),
+        (Halt("spent" + "\x00" + "x" * 9000), Released("spent" + "x" * (ERROR_CHARS_MAX - 5))),
+        (Pause("k" * 9000), Released("k" * ERROR_CHARS_MAX, pause=True)),
     ],
 )
 def test_what_a_handler_raises_says_how_the_attempt_ended(
-    error: BaseException, outcome: Failed
+    error: BaseException, outcome: Failed | Released
 ) -> None:
     assert failure(error) == outcome
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from onceflow import Pipeline, Seed, Settings, Stage, Work
+from onceflow import Pipeline, Seed, Settings, Stage, StoreUnavailable, Work
 from onceflow.engine.attempt import Processes, Way, is_async, way_of
 from tests.engine import handlers
 from tests.engine.kit import (
@@ -57,6 +57,64 @@ async def test_a_handler_that_raises_is_tried_three_times_and_its_words_are_kept
 
     assert (bad.state, bad.attempt, bad.error_code) == ("failed", 3, "unexpected")
     assert bad.error == "RuntimeError: broken at attempt 3"
+
+
+async def test_a_handler_that_finds_no_database_is_not_at_fault(database: Database) -> None:
+    asked = []
+
+    async def asks(work: Work) -> str:
+        asked.append(work.attempt)
+        if len(asked) < 5:
+            raise StoreUnavailable("the other database cannot be reached")
+        return "there"
+
+    bad = await endures(database, asks)
+
+    assert (bad.state, bad.attempt, asked) == ("completed", 1, [1] * 5)
+
+
+async def test_a_stage_that_was_put_between_two_others_is_not_begun_without_its_input(
+    database: Database,
+) -> None:
+    before = Pipeline("essays", Stage("read", ok), Stage("write", ok))
+    after = Pipeline("essays", Stage("read", ok), Stage("judge", ok), Stage("write", ok))
+    async with database.flow(before) as flow:
+        await flow.pause(before, "write")
+        await flow.add(before, ["a"])
+        await flow.drain()
+        assert (await only(flow, before)).stage == "write"
+    async with database.flow(after) as flow:
+        await flow.resume(after, "write")
+        await flow.drain()
+        item = await only(flow, after)
+        assert (item.state, item.error_code, item.attempt) == ("failed", "no_input", 1)
+        assert item.error is not None
+        assert "retry it from the first stage, 'read'" in item.error
+
+        await flow.retry(after, from_stage="read")
+        await flow.drain()
+        assert (await only(flow, after)).state == "completed"
+        await audited(flow)
+
+
+async def test_a_worker_that_was_forgotten_goes_on_with_its_next_heartbeat(
+    database: Database,
+) -> None:
+    pipeline = one_stage(lease_seconds=30, heartbeat_seconds=0.05)
+    async with working(database.flow(pipeline)) as flow:
+        await flow.add(pipeline, ["first"])
+        await until_state(flow, pipeline, "first", "completed")
+        [worker] = await flow.store.read("workers")
+        await flow.store.leave(worker["id"])
+
+        await flow.add(pipeline, ["next"])
+        await until_state(flow, pipeline, "next", "completed")
+
+        async def known() -> bool:
+            return [row["id"] for row in await flow.store.read("workers")] == [worker["id"]]
+
+        assert await until(flow, known)
+        await audited(flow)
 
 
 async def test_a_handler_that_hangs_is_cut_off_at_its_deadline(database: Database) -> None:

@@ -122,6 +122,10 @@ def test_a_health_check_is_logged_and_a_bad_one_is_a_warning(
 # --- hearts ---
 
 
+def known_again() -> None:
+    raise AssertionError("nobody forgot this worker")
+
+
 class Beats:
     """A store that has heartbeats and nothing else."""
 
@@ -132,13 +136,14 @@ class Beats:
         self.beaten = asyncio.Event()
         self._loop = asyncio.get_running_loop()
 
-    async def beat(self, worker: Worker, report: str | None = None) -> None:
+    async def beat(self, worker: Worker, report: str | None = None) -> bool:
         self._loop.call_soon_threadsafe(self.beaten.set)
         if self.hang:
             await asyncio.Event().wait()
         if self.fail is not None:
             raise self.fail
         self.reports.append(report)
+        return False
 
     def for_thread(self) -> "Beats":
         return self
@@ -154,7 +159,7 @@ async def next_beats(store: Beats, count: int) -> None:
 @pytest.mark.parametrize("kind", [ThreadHeart, LoopHeart])
 async def test_a_heart_beats_before_anything_else_and_then_again_and_again(kind: Any) -> None:
     store = Beats()
-    heart = kind(store, Worker("w", "h", 1), 0.02, lambda: "fine")
+    heart = kind(store, Worker("w", "h", 1), 0.02, lambda: "fine", known_again)
     await heart.start()
     assert store.reports == ["fine"]
     await next_beats(store, 3)
@@ -167,7 +172,7 @@ async def test_a_heart_goes_on_when_a_beat_fails_and_knows_how_long_it_was_silen
     kind: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = Beats()
-    heart = kind(store, Worker("w", "h", 1), 0.02, lambda: "fine")
+    heart = kind(store, Worker("w", "h", 1), 0.02, lambda: "fine", known_again)
     await heart.start()
     store.fail = StoreUnavailable("away")
     await next_beats(store, 2)
@@ -184,7 +189,7 @@ async def test_a_heart_goes_on_when_a_beat_fails_and_knows_how_long_it_was_silen
 
 async def test_a_heart_outlives_a_surprise(caplog: pytest.LogCaptureFixture) -> None:
     store = Beats()
-    heart = ThreadHeart(store, Worker("w", "h", 1), 0.02, lambda: "fine")  # type: ignore[arg-type]
+    heart = ThreadHeart(store, Worker("w", "h", 1), 0.02, lambda: "fine", known_again)  # type: ignore[arg-type]
     await heart.start()
     store.fail = ZeroDivisionError("a bug")
     await next_beats(store, 3)
@@ -200,7 +205,7 @@ async def test_a_beat_that_gets_no_answer_is_given_up_before_the_next(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     store = Beats()
-    heart = ThreadHeart(store, Worker("w", "h", 1), 0.02, lambda: "fine")  # type: ignore[arg-type]
+    heart = ThreadHeart(store, Worker("w", "h", 1), 0.02, lambda: "fine", known_again)  # type: ignore[arg-type]
     await heart.start()
     store.hang = True
     await next_beats(store, 3)
@@ -210,5 +215,5 @@ async def test_a_beat_that_gets_no_answer_is_given_up_before_the_next(
 
 async def test_a_heart_that_never_began_can_be_stopped() -> None:
     for kind in (ThreadHeart, LoopHeart):
-        heart = kind(Beats(), Worker("w", "h", 1), 1.0, lambda: "")  # type: ignore[arg-type]
+        heart = kind(Beats(), Worker("w", "h", 1), 1.0, lambda: "", known_again)  # type: ignore[arg-type]
         await heart.stop()

@@ -522,6 +522,7 @@ async def test_circles_without_end_are_named(
         (pg.ReadOnlySQLTransactionError("cannot execute INSERT"), ["primary"]),
         (pg.TooManyConnectionsError("sorry, too many clients"), ["too many clients", "check"]),
         (TimeoutError(), ["TimeoutError"]),
+        (pg.InternalServerError("could not open relation"), ["fault of its own", "server's log"]),
     ],
 )
 async def test_what_keeps_the_server_from_answering_is_told(
@@ -916,6 +917,27 @@ async def test_a_database_that_is_read_only_by_default_is_written_to(
     async with rig(postgres_url) as r:
         await r.add("ab")
         assert len((await r.claim("scrape")).leases) == 2
+
+
+async def test_a_lock_is_waited_for_however_short_the_databases_patience_is(
+    postgres_url: str, raw: Callable[[], Awaitable[Any]]
+) -> None:
+    holder, watcher = await raw(), await raw()
+    await by_default(holder, "lock_timeout", "1ms")
+    await by_default(holder, "statement_timeout", "1ms")
+    async with rig(postgres_url) as r:
+        await r.add("a")
+        lease = await r.lease("scrape")
+        holding = holder.transaction()
+        await holding.start()
+        await holder.execute(
+            "UPDATE onceflow.item SET priority = priority WHERE id = $1", lease.item
+        )
+        finishing = asyncio.create_task(r.finish(lease))
+        await _until_somebody_waits(watcher)
+        await watcher.execute("SELECT pg_sleep(0.02)")
+        await holding.commit()
+        assert await finishing == [True]
 
 
 async def by_default(connection: Any, name: str, value: str) -> None:

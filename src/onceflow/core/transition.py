@@ -5,9 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Any, NamedTuple, TypeAlias
 
-from onceflow.core.errors import Halt, Pause, Permanent, PipelineError, Transient
+from onceflow.core.errors import (
+    Halt,
+    Pause,
+    Permanent,
+    PipelineError,
+    StoreUnavailable,
+    Transient,
+)
 from onceflow.core.item import Json, Kind, Lease, Phase, Seed
 from onceflow.core.packing import pack, unpack
 from onceflow.core.pipeline import GATE_KEY, Pipeline, Stage
@@ -17,6 +25,7 @@ RESULT_BYTES_MAX = 16 * 1024 * 1024
 ERROR_CHARS_MAX = 2000
 HOLD_SECONDS_MAX = 3600.0
 """What a site may ask for at the most before it is asked again."""
+TOKENS_MAX = 2**53
 COMPRESS_FROM_BYTES = 512
 NULL = b"null"
 ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
@@ -217,9 +226,10 @@ def _finish(pipeline: Pipeline, stage: Stage, lease: Lease, done: Done) -> Trans
     else:
         phase = Phase.WAITING if following.held else Phase.READY
         place = following.name, phase, 0, pipeline.lane_of(following, lease.key)
+    usage = countable(done.usage, lease.key, stage.name) if any(done.usage) else NOTHING_SPENT
     hold = _hold(pipeline, stage, lease, done.hold_lane_seconds)
     change = Transition(
-        *place, None, body, None, None, events, children, aliases, done.usage, hold
+        *place, None, body, None, None, events, children, aliases, usage, hold
     )  # fmt: skip
     if done.key is None:
         return change
@@ -228,7 +238,7 @@ def _finish(pipeline: Pipeline, stage: Stage, lease: Lease, done: Done) -> Trans
 
 
 def _fail(pipeline: Pipeline, stage: Stage, lease: Lease, failed: Failed) -> Transition:
-    message = clean(failed.message)[:ERROR_CHARS_MAX]
+    message = _shortened(failed.message)
     data: dict[str, Any] = {"error": message, "code": failed.code}
     if failed.unexpected:
         data["unexpected"] = True
@@ -285,9 +295,11 @@ def backoff_ms(pipeline: Pipeline, lease: Lease, retry_after: float | None) -> i
 def failure(error: BaseException) -> Failed | Released:
     """What an exception out of a handler means."""
     if isinstance(error, Pause):
-        return Released(str(error), pause=True)
+        return Released(_shortened(str(error)), pause=True)
     if isinstance(error, Halt):
-        return Released(str(error))
+        return Released(_shortened(str(error)))
+    if isinstance(error, StoreUnavailable):  # what it asked for was not there: nobody's fault
+        return Failed(str(error), "unavailable", counts=False)
     if isinstance(error, Permanent):
         return Failed(str(error), error.code, permanent=True)
     if isinstance(error, Transient):
@@ -302,6 +314,21 @@ def failure(error: BaseException) -> Failed | Released:
 def outcome_of(value: Any) -> Done:
     """What a handler's return value means."""
     return value if isinstance(value, Done) else Done(value)
+
+
+def countable(usage: Usage, key: str, stage: str) -> Usage:
+    """What was spent, if it can be added up: what is not a number would never be under a ceiling
+    again, and nothing is earned back."""
+    given: tuple[Any, Any] = usage  # a handler may have put anything in
+    tokens, cost = given
+    numbers = isinstance(tokens, int) and isinstance(cost, int | float)
+    if not (numbers and 0 <= tokens <= TOKENS_MAX and 0 <= cost < inf):  # NaN is not
+        raise Permanent(
+            f"{key}: stage {stage!r} says it spent {tokens!r} tokens and a cost of {cost!r}; "
+            "tokens are a whole number, the cost any number, both from 0 on",
+            code="bad_usage",
+        )
+    return usage
 
 
 def encode(result: Json, key: str, stage: str) -> bytes:
@@ -365,6 +392,10 @@ def canonical_key(pipeline: Pipeline, key: Any) -> str:
     if spelled.startswith(GATE_KEY):
         raise Permanent(f"{spelled!r}: keys that begin with {GATE_KEY!r} are ours", code="bad_key")
     return spelled
+
+
+def _shortened(message: str) -> str:
+    return clean(message)[:ERROR_CHARS_MAX]
 
 
 def clean(text: str) -> str:

@@ -38,12 +38,19 @@ class ThreadHeart:
     """Beats from a thread with an event loop and a connection of its own."""
 
     def __init__(
-        self, store: Store, worker: Worker, seconds: float, report: Callable[[], str]
+        self,
+        store: Store,
+        worker: Worker,
+        seconds: float,
+        report: Callable[[], str],
+        known_again: Callable[[], None],
     ) -> None:
         self._store = store
         self._worker = worker
         self._seconds = seconds
         self._report = report
+        self._known_again = known_again
+        self._loop = asyncio.get_running_loop()
         self._beat_at = time.monotonic()
         self._pressure = Pressure()
         self._stop = threading.Event()
@@ -76,8 +83,10 @@ class ThreadHeart:
                 sent = time.monotonic()
                 try:
                     async with asyncio.timeout(self._seconds):
-                        await store.beat(self._worker, self._report())
+                        forgotten = await store.beat(self._worker, self._report())
                     self._beat_at = sent
+                    if forgotten:
+                        self._loop.call_soon_threadsafe(self._known_again)
                 except TimeoutError:
                     log.warning("the heartbeat got no answer in time")
                 except Exception as error:  # one that ended here would stop the worker for good
@@ -91,12 +100,18 @@ class LoopHeart:
     """Beats from the manager's own loop, where there are no threads: in a simulation."""
 
     def __init__(
-        self, store: Store, worker: Worker, seconds: float, report: Callable[[], str]
+        self,
+        store: Store,
+        worker: Worker,
+        seconds: float,
+        report: Callable[[], str],
+        known_again: Callable[[], None],
     ) -> None:
         self._store = store
         self._worker = worker
         self._seconds = seconds
         self._report = report
+        self._known_again = known_again
         self._loop = asyncio.get_running_loop()
         self._beat_at = self._loop.time()
         self._task: asyncio.Task[None] | None = None
@@ -122,7 +137,9 @@ class LoopHeart:
             await asyncio.sleep(self._seconds)
             sent = self._loop.time()
             try:
-                await self._store.beat(self._worker, self._report())
+                forgotten = await self._store.beat(self._worker, self._report())
                 self._beat_at = sent
+                if forgotten:
+                    self._known_again()
             except OnceflowError as error:
                 log.warning("the heartbeat was not written: %s", error)

@@ -156,7 +156,9 @@ class Manager:
             (pipeline.lease_seconds for pipeline in self._pipelines.values()), default=300.0
         )
         beats = (pipeline.heartbeat_seconds for pipeline in self._pipelines.values())
-        self._heart = heart(store, worker, min(beats, default=30.0), self._report_text)
+        self._heart = heart(
+            store, worker, min(beats, default=30.0), self._report_text, self._known_again
+        )
         self._scan_at = self._sweep_at = self._idle_check_at = float("-inf")
         self._sweeping: asyncio.Task[bool] | None = None
         self._swept_at = float("-inf")
@@ -703,7 +705,10 @@ class Manager:
     async def _attempt(self, plan: Plan, processor: Processor, lease: Lease) -> None:
         outcome: Outcome
         try:
-            outcome = await attempt(plan.stage, plan.way, lease, self, self._processes)
+            if plan.before and lease.data is None:
+                outcome = _without_input(plan, lease)
+            else:
+                outcome = await attempt(plan.stage, plan.way, lease, self, self._processes)
         except asyncio.CancelledError:
             if processor.lease is not lease:  # whoever cancelled it has decided about the item
                 raise
@@ -1162,6 +1167,11 @@ class Manager:
         rows = await self._store.read("left", run=lease.run)
         return Left(rows[0]["tokens"], rows[0]["cost"]) if rows else Left()
 
+    def _known_again(self) -> None:
+        """The database had forgotten this worker, and gave it nothing meanwhile."""
+        log.warning("the database had forgotten this worker, and knows it again")
+        self.wake()
+
     def _report_text(self) -> str:
         return self.health().as_json()
 
@@ -1212,6 +1222,17 @@ def _plans(pipeline: Pipeline, cores: int) -> Iterable[Plan]:
         key = (pipeline.name, stage.name)
         ends = not stage.bounded and pipeline.after(stage.name) is None
         yield Plan(pipeline, stage, before.get(stage.name, ""), pool, key, way_of(stage), ends)
+
+
+def _without_input(plan: Plan, lease: Lease) -> Failed:
+    """A stage follows another one since its pipeline was changed: nobody has done that one."""
+    return Failed(
+        f"{lease.key}: no result of stage {plan.before!r}, which comes before {lease.stage!r}, is "
+        f"stored, as if the pipeline was changed meanwhile; retry it from the first stage, "
+        f"{plan.pipeline.first.name!r}",
+        "no_input",
+        permanent=True,
+    )
 
 
 def _log_processor(processor: Processor) -> None:

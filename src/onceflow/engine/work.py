@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from onceflow.core.errors import Permanent, Transient
 from onceflow.core.item import Item, Json, Lease
-from onceflow.core.transition import NOTHING_SPENT, Left, Part, Usage, decode, encode
+from onceflow.core.transition import NOTHING_SPENT, Left, Part, Usage, countable, decode, encode
 
 
 class Desk(Protocol):
@@ -94,7 +94,8 @@ class Work:
         this attempt not finish, the next one finds it with `kept`. A name is kept once an attempt.
         """
         desk, lease = self._asked("keep")
-        part = Part(name, encode(value, self.key, self.stage), usage)
+        body = encode(value, self.key, self.stage)
+        part = Part(name, body, countable(usage, self.key, self.stage))
         if not await desk.keep(lease, part):
             raise Transient(f"the lease on {self.key} was lost", code="lease_lost")
 

@@ -177,8 +177,9 @@ class Store(Protocol):
         """Move the lease's deadline on and keep its text so far, or a part of its work along with
         what that cost; False if the lease was lost."""
 
-    async def beat(self, worker: Worker, report: str | None = None) -> None:
-        """Say that a worker lives. One small row, however many leases it has."""
+    async def beat(self, worker: Worker, report: str | None = None) -> bool:
+        """Say that a worker lives. One small row, however many leases it has. True if nobody knew
+        the worker until now: it is new, or was forgotten, and then it was given nothing."""
 
     async def sweep(self, runs: Sequence[str] = ()) -> Swept:
         """Ask again for whatever must happen: reclaim, wake what is due, open gates.

@@ -266,11 +266,12 @@ class PostgresStore:
 
         return await self._write(work)
 
-    async def beat(self, worker: Worker, report: str | None = None) -> None:
+    async def beat(self, worker: Worker, report: str | None = None) -> bool:
         # The first one waits for the disk: a worker that nobody knows of is robbed of what it has.
         begin = BEAT if worker.id == self._beaten else WRITE
-        await self._write(lambda db: write.beat(db, worker, boot_id(), report), begin=begin)
+        fresh = await self._write(lambda db: write.beat(db, worker, boot_id(), report), begin=begin)
         self._beaten = worker.id
+        return fresh
 
     async def leave(self, worker: str) -> None:
         await self._write(lambda db: db.rows("leave", worker=worker))

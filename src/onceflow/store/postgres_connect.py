@@ -56,6 +56,9 @@ SESSION = {
     # and may write, whatever is usual in this database.
     "default_transaction_isolation": "read committed",
     "default_transaction_read_only": "off",
+    # Whoever waits for a lock is not at fault, and how long it may take we say ourselves.
+    "lock_timeout": "0",
+    "statement_timeout": "0",
     # A worker that is stopped in the middle must not hold its locks for ever.
     "idle_in_transaction_session_timeout": "30000",
 }
@@ -103,6 +106,7 @@ GONE = (
     pg.OperatorInterventionError,
     pg.InsufficientResourcesError,
     pg.PostgresSystemError,
+    pg.InternalServerError,
     pg.IdleInTransactionSessionTimeoutError,
     pg.ReadOnlySQLTransactionError,
     pg.InvalidAuthorizationSpecificationError,
@@ -450,6 +454,11 @@ class Pool:
             return StoreUnavailable(
                 f"{where}: the disk of the database is full ({reason}); nothing accepted is lost, "
                 "free some space and it goes on"
+            )
+        if isinstance(error, pg.InternalServerError):
+            return StoreUnavailable(
+                f"{where}: PostgreSQL has a fault of its own ({reason}); nothing accepted is lost, "
+                "look into the server's log; it is asked again"
             )
         known = "whether the last write was stored is not known, " if unclear else ""
         return StoreUnavailable(

@@ -828,8 +828,11 @@ async def renew(db: Transaction, lease: Lease, text: str | None, part: Part | No
     return held
 
 
-async def beat(db: Transaction, worker: Worker, boot: str, report: str | None) -> None:
-    await db.rows("beat", id=worker.id, host=worker.host, pid=worker.pid, boot=boot, report=report)
+async def beat(db: Transaction, worker: Worker, boot: str, report: str | None) -> bool:
+    [row] = await db.rows(
+        "beat", id=worker.id, host=worker.host, pid=worker.pid, boot=boot, report=report
+    )
+    return bool(row["fresh"])
 
 
 # --- sweep -------------------------------------------------------------------------------------

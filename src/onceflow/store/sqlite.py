@@ -168,8 +168,8 @@ class SqliteStore:
 
         return await self._write(work)
 
-    async def beat(self, worker: Worker, report: str | None = None) -> None:
-        await self._write(
+    async def beat(self, worker: Worker, report: str | None = None) -> bool:
+        return await self._write(
             lambda db: write.beat(db, worker, self._boot, report, self.now()), first=True
         )
 

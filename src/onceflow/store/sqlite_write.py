@@ -673,11 +673,12 @@ def renew(db: apsw.Connection, lease: Lease, text: str | None, part: Part | None
     return held
 
 
-def beat(db: apsw.Connection, worker: Worker, boot: str, report: str | None, now: int) -> None:
-    run(
+def beat(db: apsw.Connection, worker: Worker, boot: str, report: str | None, now: int) -> bool:
+    [[fresh]] = run(
         db, "beat", id=worker.id, host=worker.host, pid=worker.pid, boot=boot, report=report,
         now=now,
     )  # fmt: skip
+    return bool(fresh)
 
 
 def leave(db: apsw.Connection, worker: str) -> None:

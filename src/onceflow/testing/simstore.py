@@ -343,18 +343,18 @@ class SimStore:
             f"renew {lease.item}:{lease.fence}", lambda: self._inner.renew(lease, text, part), after
         )
 
-    async def beat(self, worker: Worker, report: str | None = None) -> None:
+    async def beat(self, worker: Worker, report: str | None = None) -> bool:
         self._net.by_worker[worker.id] = self._process
 
-        async def ask() -> None:
+        async def ask() -> bool:
             beat_at = self._net.oracle.ask("beat_of", worker=worker.id)
             if beat_at is not None:
                 silent = self._inner.now() - beat_at
                 if silent > self._net.lease_seconds * 1000:
                     self._net.journal.reach("a heartbeat came after the lease was over")
-            await self._inner.beat(worker, report)
+            return await self._inner.beat(worker, report)
 
-        await self._call("beat", ask)
+        return await self._call("beat", ask)
 
     async def leave(self, worker: str) -> None:
         await self._call("leave", lambda: self._inner.leave(worker))

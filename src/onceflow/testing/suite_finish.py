@@ -647,6 +647,17 @@ class FinishSuite:
             assert (row["started_at"], row["beat_at"]) == (rig.clock() - 5000, rig.clock())
             assert row["leases"] == 0
 
+    async def test_a_beat_says_whether_nobody_knew_the_worker(self, make_store: MakeStore) -> None:
+        async with Rig(make_store) as rig:
+            worker = Worker("v", "host.test", 8)
+            told = []
+            for forgotten in (False, False, True, False):
+                if forgotten:
+                    await rig.store.leave("v")
+                told.append(await rig.store.beat(worker))
+                rig.clock.advance(seconds=1)
+            assert told == [True, False, True, False]
+
     async def test_nothing_asked_is_nothing_done(self, make_store: MakeStore) -> None:
         async with Rig(make_store) as rig:
             reply = await rig.store.exchange("w", [], [])

@@ -242,6 +242,7 @@ class World:
             process.go_on()
             process.cut_until = min(process.cut_until, self.loop.time())
         self.net.down_until = self.loop.time()
+        self.net.last = None  # the disk has it: no crash of the server forgets it any more
         for task in troubles:
             task.cancel()
         await asyncio.wait(submitting, timeout=60)

@@ -131,6 +131,7 @@ def test_what_a_handler_wants_stored_is_in_the_one_transition() -> None:
         (Done(1, usage=Usage(2**53 + 1)), "bad_usage"),
         (Done(1, usage=Usage(0, math.nan)), "bad_usage"),
         (Done(1, usage=Usage(0, math.inf)), "bad_usage"),
+        (Done(1, usage=Usage(0, 1e308)), "bad_usage"),  # twice that is no number
         (Done(1, usage=Usage(0, -0.5)), "bad_usage"),
         (Done(1, usage=Usage("5")), "bad_usage"),  # type: ignore[arg-type]  # as a handler may
         (Done(1, usage=Usage(0.5)), "bad_usage"),  # type: ignore[arg-type]  # the same
@@ -282,6 +283,13 @@ def test_no_backoff_is_negative_or_endless(item: int, attempt: int, floor: float
 # --- what a handler's end means ---
 
 
+class Wordless(Exception):
+    """Cannot even say what is wrong."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
 @pytest.mark.parametrize(
     ("error", "outcome"),
     [
@@ -289,6 +297,7 @@ def test_no_backoff_is_negative_or_endless(item: int, attempt: int, floor: float
         (Transient("slow"), Failed("slow", "transient")),
         (Permanent("gone"), Failed("gone", "permanent", True)),
         (ValueError("bad"), Failed("ValueError: bad", "unexpected", unexpected=True)),
+        (Wordless(), Failed("Wordless", "unexpected", unexpected=True)),
         (KeyError(), Failed("KeyError", "unexpected", unexpected=True)),
         (SystemExit(3), Failed("SystemExit: 3", "unexpected", unexpected=True)),
         (StoreUnavailable("away"), Failed("away", "unavailable", counts=False)),
@@ -308,6 +317,18 @@ def test_what_a_handler_returns_is_its_result() -> None:
     assert outcome_of(done) is done
     assert outcome_of({"a": 1}) == Done({"a": 1})
     assert outcome_of(None) == Done(None)
+
+
+@pytest.mark.parametrize("code", ["a\x00b", "a\ud800b", "ab" + "x" * 500, 5])
+def test_an_errors_code_is_clean_and_short_whatever_a_handler_gives(code: Any) -> None:
+    change = decide(PIPELINE, lease(attempt=3), failure(Permanent("no", code=code)))
+
+    assert change.phase is Phase.FAILED
+    assert change.error_code is not None
+    assert change.error_code.startswith("ab" if code != 5 else "5")
+    assert len(change.error_code) <= 100
+    assert change.events[0].data is not None
+    assert change.events[0].data["code"] == change.error_code
 
 
 # --- results as they are stored ---

@@ -1,6 +1,7 @@
 """Handlers that misbehave, each in its way: the item is named, the rest unharmed, nothing lost."""
 
 import asyncio
+import math
 import os
 import threading
 from pathlib import Path
@@ -8,7 +9,17 @@ from typing import Any
 
 import pytest
 
-from onceflow import Pipeline, Seed, Settings, Stage, StoreUnavailable, Work
+from onceflow import (
+    Halt,
+    Pipeline,
+    PipelineError,
+    Seed,
+    Settings,
+    Stage,
+    StoreUnavailable,
+    Work,
+)
+from onceflow.core.errors import UnknownItem
 from onceflow.engine.attempt import Processes, Way, is_async, way_of
 from tests.engine import handlers
 from tests.engine.kit import (
@@ -95,6 +106,114 @@ async def test_a_stage_that_was_put_between_two_others_is_not_begun_without_its_
         await flow.drain()
         assert (await only(flow, after)).state == "completed"
         await audited(flow)
+
+
+async def test_what_was_done_before_is_done_again_also_without_a_new_stages_input(
+    database: Database,
+) -> None:
+    """A known item that joins another run does its last stage again, if that spreads."""
+    first, last = Stage("read", ok), Stage("link", ok, spreads=True)
+    async with database.flow(Pipeline("essays", first, last)) as flow:
+        await flow.add("essays", ["a"])
+        await flow.drain()
+    async with database.flow(Pipeline("essays", first, Stage("judge", ok), last)) as flow:
+        await flow.add("essays", ["a"])
+        await flow.drain()
+        assert (await flow.item("essays", "a")).state == "completed"
+        await audited(flow)
+
+
+async def test_items_in_a_stage_that_is_gone_are_named_and_hold_up_no_end_and_can_be_cancelled(
+    database: Database, caplog: pytest.LogCaptureFixture
+) -> None:
+    before = Pipeline("essays", Stage("read", ok), Stage("judge", ok), Stage("write", ok))
+    after = Pipeline("essays", Stage("read", ok), Stage("write", ok))
+    async with database.flow(before) as flow:
+        await flow.pause(before, "judge")
+        await flow.add(before, ["a"])
+        await flow.drain()
+        await flow.resume(before, "judge")
+    async with database.flow(after) as flow:
+        await flow.add(after, ["b"])
+        await flow.drain()
+        assert caplog.text.count("items wait in stage 'judge', which pipeline 'essays'") == 1
+        assert (await flow.item(after, "b")).state == "completed"
+        assert "pipeline 'essays' has no stage 'judge' here" in await flow.why(after, "a")
+        assert await flow.cancel(after, keys=["a"]) == 1
+        assert (await flow.item(after, "a")).phase == "cancelled"
+        await audited(flow)
+
+
+async def test_a_halt_while_the_database_is_away_is_nobodys_fault(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def halts(work: Work) -> str:
+        if not away:
+            away.append(work.attempt)
+            raise Halt("nothing is left to pay with")
+        return "done"
+
+    away: list[int] = []
+    pipeline = one_stage(halts, attempts=1)
+    async with database.flow(pipeline) as flow:
+        real = flow.store.read
+
+        async def read(name: str, **parameters: Any) -> Any:
+            if name == "left":
+                raise StoreUnavailable("the database is away")
+            return await real(name, **parameters)
+
+        monkeypatch.setattr(flow.store, "read", read)
+        await flow.add(pipeline, ["a"], max_tokens=5)
+        await flow.drain()
+        item = await flow.item(pipeline, "a")
+        assert (item.state, item.attempt) == ("completed", 1)
+        await audited(flow)
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"max_cost": math.nan}, "max_cost is nan"),
+        ({"max_cost": -0.5}, "max_cost is -0.5"),
+        ({"max_cost": math.inf}, "max_cost is inf"),
+        ({"max_tokens": -1}, "max_tokens is -1"),
+        ({"max_items": -1}, "max_items is -1"),
+        ({"max_items": 1.5}, "max_items is 1.5"),
+        ({"max_depth": "2"}, "max_depth is '2'"),
+        ({"run": "\ud800"}, "cannot name a run"),
+        ({"run": ""}, "cannot name a run"),
+    ],
+)
+async def test_what_a_run_cannot_be_held_to_is_refused(
+    database: Database, options: dict[str, Any], named: str
+) -> None:
+    pipeline = one_stage()
+    async with database.flow(pipeline) as flow:
+        with pytest.raises(PipelineError, match=named):
+            await flow.add(pipeline, ["a"], **options)
+        assert await flow.items(pipeline) == []
+
+
+@pytest.mark.parametrize("name", ["", "a\x00", "\ud800", 5])
+async def test_a_part_without_a_clean_name_fails_its_item_for_good(
+    database: Database, name: Any
+) -> None:
+    async def keeps(work: Work) -> None:
+        await work.keep(name, 1)
+
+    bad = await endures(database, keeps)
+
+    assert (bad.state, bad.attempt, bad.error_code) == ("failed", 1, "bad_part")
+
+
+@pytest.mark.parametrize("key", ["\udcff", "a\x00b"])
+async def test_a_key_that_no_database_has_is_unknown(database: Database, key: str) -> None:
+    pipeline = one_stage()
+    async with database.flow(pipeline) as flow:
+        for where in (pipeline, None):
+            with pytest.raises(UnknownItem):
+                await flow.item(where, key)
 
 
 async def test_a_worker_that_was_forgotten_goes_on_with_its_next_heartbeat(

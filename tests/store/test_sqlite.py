@@ -72,6 +72,49 @@ async def test_random_bytes_are_refused(tmp_path: Path, size: int) -> None:
     await assert_refused(path, "not a SQLite database", "untouched")
 
 
+async def test_the_log_of_a_database_that_was_deleted_is_not_taken_for_a_new_ones(
+    tmp_path: Path,
+) -> None:
+    path, aside = tmp_path / "x.db", tmp_path / "aside.db"
+    store = SqliteStore(path)
+    await store.open([NEWS])
+    await store.add(Add(NEWS, "r1", [Seed("a")]))
+    copied = {name: (tmp_path / name).read_bytes() for name in ("x.db", "x.db-wal")}
+    await store.close()
+    path.unlink()
+    (tmp_path / "x.db-wal").write_bytes(copied["x.db-wal"])  # as kill -9 leaves it
+
+    with refused(WrongDatabase, "x.db-wal", "deleted or moved without it", "put the database back"):
+        await SqliteStore(path).open([NEWS])
+    assert not path.exists()
+
+    (tmp_path / "x.db-wal").rename(tmp_path / "aside.db-wal")
+    aside.write_bytes(copied["x.db"])
+    again = SqliteStore(aside)
+    await again.open([NEWS])
+    assert len(await again.read("item_by_key", pipeline="news", key="a")) == 1
+    await again.close()
+
+
+@pytest.mark.parametrize("fate", ["deleted or moved", "replaced by another file"])
+async def test_nothing_is_accepted_into_a_file_that_is_gone(tmp_path: Path, fate: str) -> None:
+    path = tmp_path / "x.db"
+    store = SqliteStore(path)
+    await store.open([NEWS])
+    await store.add(Add(NEWS, "r1", [Seed("a")]))
+    path.rename(tmp_path / "aside.db")
+    if fate.startswith("replaced"):
+        create(tmp_path / "other.db")
+        (tmp_path / "other.db").rename(path)
+
+    with refused(WrongDatabase, str(path), fate, "start it again"):
+        await store.add(Add(NEWS, "r1", [Seed("b")]))
+
+    (tmp_path / "aside.db").rename(path)
+    assert (await store.add(Add(NEWS, "r2", [Seed("b")]))).added.new == 1
+    await store.close()
+
+
 async def test_another_programs_database_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "x.db"
     connection = apsw.Connection(str(path))

@@ -181,6 +181,10 @@ class Pipeline:
                 f"pipeline {self.name!r} has no stage {name!r}; it has {names}"
             ) from None
 
+    def has(self, name: str) -> bool:
+        """Whether a stage, or the gate's, is called that."""
+        return name in self._by_name
+
     def after(self, name: str) -> Stage | None:
         """The stage that follows, None after the last one."""
         following = self._next.get(name)

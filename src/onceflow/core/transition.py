@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import inf
 from typing import Any, NamedTuple, TypeAlias
 
 from onceflow.core.errors import (
@@ -25,7 +24,10 @@ RESULT_BYTES_MAX = 16 * 1024 * 1024
 ERROR_CHARS_MAX = 2000
 HOLD_SECONDS_MAX = 3600.0
 """What a site may ask for at the most before it is asked again."""
+CODE_CHARS_MAX = 100
 TOKENS_MAX = 2**53
+COST_MAX = 1e15
+"""Of one attempt: what many of them spend can still be added up."""
 COMPRESS_FROM_BYTES = 512
 NULL = b"null"
 ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
@@ -239,7 +241,8 @@ def _finish(pipeline: Pipeline, stage: Stage, lease: Lease, done: Done) -> Trans
 
 def _fail(pipeline: Pipeline, stage: Stage, lease: Lease, failed: Failed) -> Transition:
     message = _shortened(failed.message)
-    data: dict[str, Any] = {"error": message, "code": failed.code}
+    code = clean(str(failed.code))[:CODE_CHARS_MAX]
+    data: dict[str, Any] = {"error": message, "code": code}
     if failed.unexpected:
         data["unexpected"] = True
     final = failed.permanent or lease.attempt >= pipeline.attempts_of(stage)
@@ -250,7 +253,7 @@ def _fail(pipeline: Pipeline, stage: Stage, lease: Lease, failed: Failed) -> Tra
             Phase.FAILED,
             attempt=lease.attempt,
             error=message,
-            error_code=failed.code,
+            error_code=code,
             events=(NewEvent(Kind.FAILED, data),),
             hold=_hold(pipeline, stage, lease, failed.hold_lane_seconds),
         )
@@ -263,7 +266,7 @@ def _fail(pipeline: Pipeline, stage: Stage, lease: Lease, failed: Failed) -> Tra
         lane=pipeline.lane_of(stage, lease.key),
         delay_ms=delay_ms,
         error=message,
-        error_code=failed.code,
+        error_code=code,
         events=(NewEvent(Kind.RETRIED if failed.counts else Kind.RELEASED, data),),
         hold=_hold(pipeline, stage, lease, failed.hold_lane_seconds),
     )
@@ -307,8 +310,15 @@ def failure(error: BaseException) -> Failed | Released:
             str(error), error.code, retry_after=error.retry_after,
             hold_lane_seconds=error.hold_lane_seconds, counts=error.counts,
         )  # fmt: skip
-    message = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-    return Failed(message, "unexpected", unexpected=True)
+    name, words = type(error).__name__, _words(error)
+    return Failed(f"{name}: {words}" if words else name, "unexpected", unexpected=True)
+
+
+def _words(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # a handler's own exception may fail even at this
+        return ""
 
 
 def outcome_of(value: Any) -> Done:
@@ -322,10 +332,10 @@ def countable(usage: Usage, key: str, stage: str) -> Usage:
     given: tuple[Any, Any] = usage  # a handler may have put anything in
     tokens, cost = given
     numbers = isinstance(tokens, int) and isinstance(cost, int | float)
-    if not (numbers and 0 <= tokens <= TOKENS_MAX and 0 <= cost < inf):  # NaN is not
+    if not (numbers and 0 <= tokens <= TOKENS_MAX and 0 <= cost <= COST_MAX):  # NaN is not
         raise Permanent(
             f"{key}: stage {stage!r} says it spent {tokens!r} tokens and a cost of {cost!r}; "
-            "tokens are a whole number, the cost any number, both from 0 on",
+            f"tokens are a whole number up to {TOKENS_MAX}, the cost a number up to {COST_MAX:g}",
             code="bad_usage",
         )
     return usage
@@ -396,6 +406,11 @@ def canonical_key(pipeline: Pipeline, key: Any) -> str:
 
 def _shortened(message: str) -> str:
     return clean(message)[:ERROR_CHARS_MAX]
+
+
+def is_name(given: Any) -> bool:
+    """Whether something names a run or a part: clean, non-empty text."""
+    return isinstance(given, str) and bool(given) and clean(given) == given
 
 
 def clean(text: str) -> str:

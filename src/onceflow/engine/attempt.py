@@ -14,10 +14,10 @@ from enum import Enum
 from multiprocessing import connection
 from typing import Any, TypeVar
 
-from onceflow.core.errors import Halt
+from onceflow.core.errors import Halt, StoreUnavailable
 from onceflow.core.item import Lease
 from onceflow.core.pipeline import Handler, Stage
-from onceflow.core.transition import Failed, Outcome, failure, outcome_of
+from onceflow.core.transition import Failed, Outcome, Released, failure, outcome_of
 from onceflow.engine.work import Desk, Work, work_for
 
 log = logging.getLogger("onceflow")
@@ -98,10 +98,7 @@ async def attempt(
     except (asyncio.CancelledError, KeyboardInterrupt, GeneratorExit):
         raise
     except BaseException as error:  # some raise their panics past Exception
-        failed = failure(error)
-        if isinstance(error, Halt) and not await _is_halted(lease, desk):
-            # Given back as it is, it would be claimed again at once, for ever.
-            failed = Failed(f"{error} (but its run has no ceiling that is reached)", error.code)
+        failed = await _failure(error, lease, desk)
         if isinstance(failed, Failed) and failed.unexpected:
             log.warning("%s: stage %r raised", lease.key, lease.stage, exc_info=error)
         return failed
@@ -110,8 +107,18 @@ async def attempt(
             os._exit(0)
 
 
-async def _is_halted(lease: Lease, desk: Desk) -> bool:
-    return (await desk.left(lease)).nothing
+async def _failure(error: BaseException, lease: Lease, desk: Desk) -> Failed | Released:
+    failed = failure(error)
+    if not isinstance(error, Halt):
+        return failed
+    try:
+        halted = (await desk.left(lease)).nothing
+    except StoreUnavailable as away:
+        return failure(away)
+    if halted:
+        return failed
+    # Given back as it is, it would be claimed again at once, for ever.
+    return Failed(f"{error} (but its run has no ceiling that is reached)", error.code)
 
 
 def is_async(handler: Handler) -> bool:

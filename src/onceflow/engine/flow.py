@@ -27,7 +27,7 @@ from onceflow.core.item import (
     Violation,
 )
 from onceflow.core.pipeline import Pipeline
-from onceflow.core.transition import canonical_key, decode
+from onceflow.core.transition import COST_MAX, canonical_key, clean, decode, is_name
 from onceflow.engine.audit import audit
 from onceflow.engine.bus import Bus, Live
 from onceflow.engine.health import Health
@@ -147,6 +147,8 @@ class Flow:
         adding again is harmless. `seal=False` keeps the run open for more; `refresh` opens a new
         generation of known items that are settled."""
         chosen = self.pipeline(pipeline)
+        ceilings = {"max_items": max_items, "max_depth": max_depth, "max_tokens": max_tokens}
+        _check(run, ceilings, max_cost)
         if isinstance(items, str):
             raise TypeError(f"add takes a list of items; for one of them write [{items!r}]")
         run = run or new_run_id()
@@ -432,6 +434,11 @@ class Flow:
             next((one for one in mine.stages if one.name == row["stage"]), None) if mine else None
         )
         attempts = mine.attempts_of(stage) if mine and stage else None
+        if mine and not mine.has(row["stage"]) and row["phase"] in OPEN:
+            return (
+                f"{row['stage']}-{row['phase']}: pipeline {mine.name!r} has no stage "
+                f"{row['stage']!r} here; run the program that has it, put it back, or cancel it"
+            )
         return await why(self.store, row, await known_states(self.store, row), attempts)
 
     async def audit(self, *, grace_seconds: float = 10.0) -> list[Violation]:
@@ -586,6 +593,8 @@ class Flow:
         pipeline = self.pipelines.get(row["pipeline"])
         if pipeline is None:
             return str(row["lane"])
+        if not pipeline.has(stage or row["stage"]):
+            return str(row["lane"])  # the table was changed since
         return pipeline.lane_of(pipeline.stage(stage or row["stage"]), row["key"])
 
     async def _ids(self, pipeline: Pipeline | str | None, keys: Sequence[str | int]) -> list[int]:
@@ -636,6 +645,8 @@ class Flow:
         rows: list[Any] = []
         if isinstance(key, int):
             rows = await self.store.read("item", id=key)
+        elif clean(key) != key:
+            pass  # no database has such a key
         elif name is None:
             rows = await self.store.read("items_by_key", key=key)
         else:
@@ -651,6 +662,18 @@ class Flow:
             names = ", ".join(row["pipeline"] for row in rows)
             raise UnknownItem(f"{key!r} is an item of several pipelines ({names}); say which")
         return rows[0]
+
+
+def _check(run: Any, ceilings: Mapping[str, Any], max_cost: Any) -> None:
+    """Refuse what no database could hold a run to."""
+    if run is not None and not is_name(run):
+        raise PipelineError(f"{run!r} cannot name a run; give a clean, non-empty text")
+    for name, most in ceilings.items():
+        if most is not None and (not isinstance(most, int) or most < 0):
+            raise PipelineError(f"{name} is {most!r}; give a whole number from 0 on, or None")
+    numeric = isinstance(max_cost, int | float) and 0 <= max_cost <= COST_MAX  # NaN is not
+    if max_cost is not None and not numeric:
+        raise PipelineError(f"max_cost is {max_cost!r}; give a number from 0 on, or None")
 
 
 def _seed(pipeline: Pipeline, item: str | Seed) -> Seed:

@@ -152,6 +152,8 @@ class Manager:
         self._left_behind: set[asyncio.Task[None]] = set()
         self._news = asyncio.Event()
         self._settled_runs: set[str] = set()
+        self._strange: set[StageKey] = set()
+        """Stages that our pipelines do not have, though items wait in them: said once."""
         self._lease_seconds = min(
             (pipeline.lease_seconds for pipeline in self._pipelines.values()), default=300.0
         )
@@ -705,10 +707,8 @@ class Manager:
     async def _attempt(self, plan: Plan, processor: Processor, lease: Lease) -> None:
         outcome: Outcome
         try:
-            if plan.before and lease.data is None:
-                outcome = _without_input(plan, lease)
-            else:
-                outcome = await attempt(plan.stage, plan.way, lease, self, self._processes)
+            lacking = plan.before and lease.data is None and await self._lacking(plan, lease)
+            outcome = lacking or await attempt(plan.stage, plan.way, lease, self, self._processes)
         except asyncio.CancelledError:
             if processor.lease is not lease:  # whoever cancelled it has decided about the item
                 raise
@@ -727,6 +727,23 @@ class Manager:
                 self._news.set()
             else:
                 self._wake_by(due)
+
+    async def _lacking(self, plan: Plan, lease: Lease) -> Outcome | None:
+        """A stage follows another one since its pipeline was changed: nobody has done that one for
+        this item. Where this stage itself was done before, it may be done again."""
+        try:
+            await self._durable(lease)
+            if await self._store.read("result", item=lease.item, stage=lease.stage):
+                return None
+        except StoreUnavailable as error:
+            return failure(error)
+        return Failed(
+            f"{lease.key}: no result of stage {plan.before!r}, which comes before "
+            f"{lease.stage!r}, is stored, as if the pipeline was changed meanwhile; retry it from "
+            f"the first stage, {plan.pipeline.first.name!r}",
+            "no_input",
+            permanent=True,
+        )
 
     def _patience(self, plan: Plan, seconds: float) -> float:
         """How long what an attempt of so many seconds gave may wait for its neighbours."""
@@ -799,13 +816,27 @@ class Manager:
         return not self._has_work()  # somebody may have added something meanwhile
 
     async def _all_settled(self) -> bool:
-        """Whether nothing of these pipelines is left to do for anybody."""
-        rows = [
-            row for row in await self._store.read("activity") if row["pipeline"] in self._pipelines
-        ]
-        if any(row["ready"] for row in rows):
-            self._scheduler.wake()
-        return not any(row["ready"] or row["active"] or row["backing_off"] for row in rows)
+        """Whether nothing of these pipelines is left to do for anybody. What is ready in a stage
+        that their tables do not have is left to programs that know it."""
+        left = False
+        for row in await self._store.read("activity"):
+            pipeline, stage = row["pipeline"], row["stage"]
+            if pipeline not in self._pipelines:
+                continue
+            left = left or bool(row["active"])
+            if not row["ready"] and not row["backing_off"]:
+                continue
+            if (pipeline, stage) in self._scheduler.plans:
+                left = True
+                if row["ready"]:
+                    self._scheduler.wake()
+            elif (pipeline, stage) not in self._strange:
+                self._strange.add((pipeline, stage))
+                log.warning(
+                    "items wait in stage %r, which pipeline %r does not have here: run the program "
+                    "that has it, put it back, or cancel them", stage, pipeline,
+                )  # fmt: skip
+        return not left
 
     def _is_over(self) -> bool:
         if self._stop_at is None:
@@ -1222,17 +1253,6 @@ def _plans(pipeline: Pipeline, cores: int) -> Iterable[Plan]:
         key = (pipeline.name, stage.name)
         ends = not stage.bounded and pipeline.after(stage.name) is None
         yield Plan(pipeline, stage, before.get(stage.name, ""), pool, key, way_of(stage), ends)
-
-
-def _without_input(plan: Plan, lease: Lease) -> Failed:
-    """A stage follows another one since its pipeline was changed: nobody has done that one."""
-    return Failed(
-        f"{lease.key}: no result of stage {plan.before!r}, which comes before {lease.stage!r}, is "
-        f"stored, as if the pipeline was changed meanwhile; retry it from the first stage, "
-        f"{plan.pipeline.first.name!r}",
-        "no_input",
-        permanent=True,
-    )
 
 
 def _log_processor(processor: Processor) -> None:

@@ -7,7 +7,16 @@ from typing import Any, Protocol
 
 from onceflow.core.errors import Permanent, Transient
 from onceflow.core.item import Item, Json, Lease
-from onceflow.core.transition import NOTHING_SPENT, Left, Part, Usage, countable, decode, encode
+from onceflow.core.transition import (
+    NOTHING_SPENT,
+    Left,
+    Part,
+    Usage,
+    countable,
+    decode,
+    encode,
+    is_name,
+)
 
 
 class Desk(Protocol):
@@ -94,6 +103,12 @@ class Work:
         this attempt not finish, the next one finds it with `kept`. A name is kept once an attempt.
         """
         desk, lease = self._asked("keep")
+        if not is_name(name):
+            raise Permanent(
+                f"{self.key}: stage {self.stage!r} keeps a part under {name!r}; name it with a "
+                "clean, non-empty text",
+                code="bad_part",
+            )
         body = encode(value, self.key, self.stage)
         part = Part(name, body, countable(usage, self.key, self.stage))
         if not await desk.keep(lease, part):

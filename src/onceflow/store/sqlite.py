@@ -103,6 +103,7 @@ class SqliteStore:
 
     def _prepare(self) -> None:
         check_file(self.path)
+        check_leftovers(self.path)
         if not self.path.exists():
             create(self.path)
         connection = self._connect()
@@ -373,6 +374,17 @@ def check_file(path: Path) -> None:
         )
     if not path.stat().st_mode & 0o222:
         raise WrongDatabase(f"{path} is read-only; make it writable with: chmod u+w {path}")
+
+
+def check_leftovers(path: Path) -> None:
+    """Refuse a place where only the log of a deleted database is: SQLite would take it for the new
+    one's, and mix the two."""
+    for leftover in (Path(f"{path}-wal"), Path(f"{path}-journal")):
+        if leftover.exists() and not path.exists():  # in this order: another may just create it
+            raise WrongDatabase(
+                f"{leftover} is left of a database that was deleted or moved without it; put the "
+                f"database back beside it, or delete {leftover.name} as well, or name another file"
+            )
 
 
 def create(path: Path) -> None:

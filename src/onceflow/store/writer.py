@@ -17,7 +17,7 @@ from typing import Any, TypeAlias, TypeVar
 
 import apsw
 
-from onceflow.core.errors import StoreError, StoreUnavailable
+from onceflow.core.errors import StoreError, StoreUnavailable, WrongDatabase
 
 T = TypeVar("T")
 GROUP_MAX = 256
@@ -65,6 +65,8 @@ class Writer:
         self._wal: int | None = None
         """The file that SQLite commits to, which it keeps while a connection is open."""
         self._holed = False
+        self._place: tuple[int, int] | None = None
+        """Which file it is, whatever its name."""
         self._commits_wait = True
         """Whether SQLite's commits wait for the disk at the moment."""
         self._lock = threading.Lock()
@@ -113,6 +115,8 @@ class Writer:
     def _run(self) -> None:
         connection = self._connect()
         seen = connection.pragma("data_version")
+        with suppress(OSError):  # a database in memory has none
+            self._place = place_of(connection.filename)
         if self._early:
             with suppress(OSError):  # then nobody is
                 self._wal = os.open(connection.filename_wal, os.O_RDWR)
@@ -144,6 +148,7 @@ class Writer:
         # What others finish beside it must not be seen before the disk has it.
         early = self._wal is not None and all(operation.early for operation in group)
         try:
+            self._look(connection.filename)
             self._mend(connection)
             self._switch(connection, waits=not early)
             answers = write_group(connection, works)
@@ -178,6 +183,21 @@ class Writer:
             connection.execute(f"PRAGMA synchronous={level}", can_cache=False)
             self._commits_wait = waits
 
+    def _look(self, where: str) -> None:
+        """Nothing is written into a file that nobody will find again."""
+        if self._place is None:
+            return
+        try:
+            found = place_of(where)
+        except FileNotFoundError:
+            found = None
+        if found != self._place:
+            what = "deleted or moved" if found is None else "replaced by another file"
+            raise WrongDatabase(
+                f"{where} was {what} while it was open, so nothing is written to it any more; put "
+                "it back, or end this process and start it again"
+            )
+
     def _mend(self, connection: apsw.Connection) -> None:
         """The disk may have dropped what it once failed to write, and a hole in the log hides all
         that follows: nothing is committed until the database itself has the whole log."""
@@ -199,6 +219,12 @@ class Writer:
                 "stored is not known; check the disk and it goes on"
             )
         return None
+
+
+def place_of(path: str) -> tuple[int, int]:
+    """What tells a file from every other that is there."""
+    found = os.stat(path)  # noqa: PTH116 - half the time of a Path, before every commit
+    return found.st_dev, found.st_ino
 
 
 def _tell(future: asyncio.Future[Any], value: Any, error: BaseException | None) -> None:
@@ -263,6 +289,11 @@ def as_unavailable(error: BaseException, where: str) -> BaseException:
         return StoreUnavailable(
             f"{where}: another program has held the database's write lock for too long; end it and "
             "it goes on"
+        )
+    if isinstance(error, apsw.CorruptError | apsw.NotADBError):
+        return WrongDatabase(
+            f"{where} is damaged ({error}); keep a copy of it, then name another file or go back "
+            "to a backup"
         )
     if isinstance(error, apsw.Error):
         return StoreUnavailable(f"{where}: the database could not be written: {error}")

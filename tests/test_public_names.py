@@ -17,6 +17,10 @@ def test_every_public_name_can_be_imported() -> None:
     assert missing == []
 
 
+def test_completion_offers_the_public_names() -> None:
+    assert set(onceflow.__all__) <= set(dir(onceflow))
+
+
 def test_nothing_else_is_public() -> None:
     """What a reader finds in the module is listed, is a module of ours, or begins with a line."""
     unlisted = [

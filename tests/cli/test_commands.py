@@ -425,7 +425,7 @@ def test_prune_forgets_history_and_keeps_the_items(filled: Call) -> None:
     assert filled("prune", "--older-than", "30d").out == "forgot 0 rows of history\n"
 
 
-def test_retrying_a_stage_with_lanes_needs_its_file(
+def test_what_is_retried_without_its_file_gets_its_lane_from_who_works_on_it(
     on: Call, program: Path, write_program: Callable[[str], Path]
 ) -> None:
     path = write_program(
@@ -438,12 +438,14 @@ def test_retrying_a_stage_with_lanes_needs_its_file(
     on("run", program, "gone")
     assert "for good and left alone" in on("retry", "--run", "last", "--state", "failed").out
     assert "retried 1 item" in on("retry", "gone").out, "its own pipeline has no lanes"
-    without = on("retry", "x1")
-
-    assert (without.code, "has lanes" in without.err) == (2, True)
-    assert "retried 2 items" in on("retry", path, "--state", "failed", "--permanent").out
+    assert "retried 1 item" in on("retry", "x1").out
+    assert "retried 1 item" in on("retry", path, "--state", "failed", "--permanent").out
     opened = on("items", "--pipeline", "site", "--json").lines
-    assert {item["lane"] for item in opened} == {"x", "y"}
+    assert {item["key"]: item["lane"] for item in opened} == {"x1": "", "y1": "y"}
+
+    on("run", path)
+    ended = on("items", "--pipeline", "site", "--state", "failed", "--json").lines
+    assert {item["key"]: item["generation"] for item in ended} == {"x1": 2, "y1": 2}
 
 
 # --- checking ---

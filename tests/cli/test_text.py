@@ -1,8 +1,11 @@
 """What comes from outside is shown as harmless, bounded text."""
 
+import json
+from collections.abc import Callable
+
 import pytest
 
-from onceflow.commands.text import ago, many, masked, plain, seconds_of, span
+from onceflow.commands.text import ago, many, masked, plain, raised, seconds_of, span
 
 
 @pytest.mark.parametrize(
@@ -67,6 +70,32 @@ def test_a_duration_is_read(text: str, seconds: float) -> None:
 def test_what_is_no_duration_is_refused(text: str) -> None:
     with pytest.raises(ValueError):  # noqa: PT011 - the caller says what is wrong with it
         seconds_of(text)
+
+
+class Wordless(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+def test_an_exception_is_told_with_the_line_of_the_handler() -> None:
+    def handler(text: str) -> None:
+        json.loads(text)  # raises deep inside of somebody else's code
+
+    def told(error: type[Exception], act: Callable[[], object]) -> str:
+        with pytest.raises(error) as caught:
+            act()
+        return raised(caught.value)
+
+    def wordless() -> None:
+        raise Wordless
+
+    line = handler.__code__.co_firstlineno + 1
+    assert told(ValueError, lambda: handler("{")) == (
+        "JSONDecodeError: Expecting property name enclosed in double quotes: line 1 column 2 "
+        f"(char 1) (test_text.py, line {line})"
+    )
+    assert told(Wordless, wordless).startswith("Wordless (test_text.py, line ")
+    assert raised(ValueError("bad")) == "ValueError: bad"
 
 
 def test_nouns_agree_with_their_numbers() -> None:

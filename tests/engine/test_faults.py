@@ -100,9 +100,9 @@ async def test_a_stage_that_was_put_between_two_others_is_not_begun_without_its_
         item = await only(flow, after)
         assert (item.state, item.error_code, item.attempt) == ("failed", "no_input", 1)
         assert item.error is not None
-        assert "retry it from the first stage, 'read'" in item.error
+        assert "onceflow retry a --from-stage judge" in item.error
 
-        await flow.retry(after, from_stage="read")
+        await flow.retry(after, from_stage="judge")
         await flow.drain()
         assert (await only(flow, after)).state == "completed"
         await audited(flow)
@@ -133,14 +133,27 @@ async def test_items_in_a_stage_that_is_gone_are_named_and_hold_up_no_end_and_ca
         await flow.add(before, ["a"])
         await flow.drain()
         await flow.resume(before, "judge")
-    async with database.flow(after) as flow:
+    async with database.flow(after) as flow, database.flow() as operator:
+
+        async def asked() -> bool:
+            why = await operator.why("essays", "a")
+            return "no worker that lives has stage 'judge'" in why
+
         await flow.add(after, ["b"])
         await flow.drain()
         assert caplog.text.count("items wait in stage 'judge', which pipeline 'essays'") == 1
         assert (await flow.item(after, "b")).state == "completed"
         assert "pipeline 'essays' has no stage 'judge' here" in await flow.why(after, "a")
+        flow.start()
+        assert await until(flow, asked)
+        await flow.stop()
         assert await flow.cancel(after, keys=["a"]) == 1
         assert (await flow.item(after, "a")).phase == "cancelled"
+        with pytest.raises(PipelineError, match=r"ended at stage .judge., .*--from-stage"):
+            await flow.retry(after, keys=["a"])
+        assert await flow.retry(after, keys=["a"], from_stage="read") == 1
+        await flow.drain()
+        assert (await flow.item(after, "a")).state == "completed"
         await audited(flow)
 
 

@@ -925,9 +925,11 @@ async def test_a_paused_stage_is_not_claimed_until_it_is_resumed(database: Datab
     pipeline = two_stages()
     async with database.flow(pipeline) as flow:
         await flow.pause(pipeline, "summarize", why="the model is down")
+        await flow.pause(pipeline, "summarize")  # says nothing new
         await flow.add(pipeline, ["a"])
         await flow.drain()
         assert await flow.counts() == {"scraped": 1}
+        assert "(the model is down)" in await flow.why(pipeline, "a")
         flow.start()
         await flow.resume(pipeline, "summarize")
         await until_state(flow, pipeline, "a", "completed")

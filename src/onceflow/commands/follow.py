@@ -28,7 +28,7 @@ from onceflow.commands.board import (
 )
 from onceflow.commands.next import worker_for
 from onceflow.commands.output import is_fancy, remark
-from onceflow.commands.text import masked, plain, span
+from onceflow.commands.text import masked, plain, raised, span
 from onceflow.engine.neighbours import living
 
 LOOK_SECONDS = 0.25
@@ -376,8 +376,7 @@ class Above(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         text = record.getMessage()
         if record.exc_info and record.exc_info[1] is not None:
-            error = record.exc_info[1]
-            text += f" {type(error).__name__}: {error}"
+            text += f" {raised(record.exc_info[1])}"
         self._follower.warn(text)
 
 

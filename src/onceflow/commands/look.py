@@ -576,6 +576,8 @@ async def _events(
     follow: bool,
     out: Out,
 ) -> int:
+    if last is not None and last < 0:
+        raise UsageError(f"--last is {last}; it must be 0 or more")
     async with flow:
         pipeline, item, run = wanted["pipeline"], wanted["item"], wanted["run"]
         await check_pipeline(flow, pipeline)
@@ -586,7 +588,7 @@ async def _events(
             "kinds": kinds,
         }
         if last is not None:
-            for event in await _last_events(flow, chosen, after, max(0, last)):
+            for event in await _last_events(flow, chosen, after, last):
                 _put_event(out, event)
                 after = event.seq
         if last is None or follow:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -62,9 +62,7 @@ def retry(
     Results of earlier stages are kept and used. What failed for good is opened
     again only with --permanent, or if it is named. What was completed or cancelled
     is left alone, unless it is named or --state means it: then its last stage is
-    done again, or all from --from-stage on, and the newer result counts. If a stage
-    of your own pipeline has lanes, name its file as well: onceflow retry FILE.py
-    --state failed.
+    done again, or all from --from-stage on, and the newer result counts.
 
     Parameters
     ----------
@@ -149,7 +147,8 @@ def _act(
             "--all; --dry-run counts them first"
         )
     if keys and not _only_pipeline(which):
-        raise UsageError(f"give keys or a filter to {command}, not both")
+        missing = f"; there is no file {keys[0]}" if keys[0].endswith(".py") else ""
+        raise UsageError(f"give keys or a filter to {command}, not both{missing}")
     programs = [] if file is None else pipelines_of(file)
     if command == "retry":
         named = {pipeline.name for pipeline in programs}
@@ -157,7 +156,7 @@ def _act(
         programs += [pipeline for pipeline in ready if pipeline.name not in named]
     flow = common.existing(*programs)
     at = where(common)
-    return asyncio.run(_perform(flow, command, keys, which, programs, common.out, options, at))
+    return asyncio.run(_perform(flow, command, keys, which, common.out, options, at))
 
 
 async def _ready_here(common: Common) -> list[Pipeline]:
@@ -176,7 +175,6 @@ async def _perform(
     command: Command,
     keys: Sequence[str],
     which: Which,
-    programs: Sequence[Pipeline],
     out: Out,
     options: dict[str, Any],
     at: str,
@@ -186,16 +184,8 @@ async def _perform(
         await _check_stage(flow, which.stage, which.pipeline)
         if options.get("from_stage"):
             await _check_stage(flow, options["from_stage"], which.pipeline)
-        items = [await find_item(flow, which.pipeline, key) for key in keys]
-        ids = [item.id for item in items]
-        run = whole = None
-        if which.run is not None:
-            whole = await find_run(flow, which.run)
-            run = whole.id
-        if command == "retry":
-            meant = {item.pipeline for item in items}
-            meant |= {one for one in (which.pipeline, whole and whole.pipeline) if one}
-            await _check_lanes(flow, meant, programs, options["from_stage"])
+        ids = [(await find_item(flow, which.pipeline, key)).id for key in keys]
+        run = None if which.run is None else (await find_run(flow, which.run)).id
         acted = await flow.act(
             command, which.pipeline, state=which.state, stage=which.stage, run=run,
             error_code=which.error, keys=ids if keys else None, **options,
@@ -226,22 +216,6 @@ async def _check_stage(flow: Flow, stage: str | None, pipeline: str | None) -> N
     if stage is not None and stage not in known:
         names = ", ".join(dict.fromkeys(known)) or "none yet"
         raise UnknownItem(f"there is no stage {stage!r} here; there is {names}")
-
-
-async def _check_lanes(
-    flow: Flow, meant: Collection[str], programs: Sequence[Pipeline], from_stage: str
-) -> None:
-    """Only the program knows which lane an item belongs to, and lanes are a promise to others.
-    Without any pipeline that is meant, all are."""
-    known = {pipeline.name for pipeline in programs}
-    for row in await flow.store.read("stages"):
-        if row["pipeline"] in known or (meant and row["pipeline"] not in meant):
-            continue
-        if row["lane_limit"] is not None and (from_stage or row["stage"]) == row["stage"]:
-            raise UsageError(
-                f"stage {row['stage']!r} of {row['pipeline']!r} has lanes, which its own file "
-                "works out; name it: onceflow retry FILE.py …, or choose --pipeline or --run"
-            )
 
 
 PAST = {"retry": "retried", "cancel": "cancelled", "release": "released"}

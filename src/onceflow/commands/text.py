@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import re
+import sys
+import sysconfig
+import traceback
 import unicodedata
 from datetime import datetime
+from pathlib import Path
 
 CHARS_SHOWN_MAX = 300
 ESCAPE = re.compile(
@@ -19,6 +23,13 @@ UNSEEN = frozenset(("Cc", "Cf", "Cs", "Co", "Cn"))
 """Control and format characters (right-to-left marks too), surrogates, unassigned ones."""
 UNITS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400, "w": 604_800}
 DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", re.IGNORECASE)
+
+
+NOT_A_HANDLERS = (
+    "<", sysconfig.get_path("purelib"), sysconfig.get_path("stdlib"), f"{sys.base_prefix}/lib",
+    str(Path(__file__).parents[1]),
+)  # fmt: skip
+"""Where code is that no handler's author can mend."""
 
 
 def plain(text: object, most: int = CHARS_SHOWN_MAX) -> str:
@@ -47,6 +58,20 @@ def cut_middle(text: str, most: int) -> str:
 def masked(text: str) -> str:
     """Without the password of any address in it."""
     return SECRET_FIELD.sub(r"\g<before>***", SECRET.sub(r"\g<before>***@", text))
+
+
+def raised(error: BaseException) -> str:
+    """What an exception says, and the line of the handler's own code where it came from."""
+    try:
+        words = f": {error}" if str(error) else ""
+    except Exception:  # a handler's own exception may fail even at this
+        words = ""
+    frames = [
+        frame for frame in traceback.extract_tb(error.__traceback__)
+        if not frame.filename.startswith(NOT_A_HANDLERS)
+    ]  # fmt: skip
+    where = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
+    return f"{type(error).__name__}{words}{where}"
 
 
 def clock(ms: int | None) -> str:

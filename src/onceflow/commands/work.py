@@ -43,7 +43,7 @@ from onceflow.commands.ready import (
     worker_flow,
 )
 from onceflow.commands.seeds import Source, Survey, keys_of, source_of, survey
-from onceflow.commands.text import many, plain, span
+from onceflow.commands.text import many, plain, raised, span
 from onceflow.core.item import Phase, Run
 from onceflow.engine.flow import ADD_CHUNK, new_run_id
 
@@ -892,8 +892,7 @@ class LogLines(logging.Handler):
             return
         text = record.getMessage()
         if record.exc_info and record.exc_info[1] is not None:
-            error = record.exc_info[1]
-            text += f" {type(error).__name__}: {error}"
+            text += f" {raised(record.exc_info[1])}"
         fields = {name: getattr(record, name) for name in FIELDS if hasattr(record, name)}
         if self._verbose and record.exc_info:
             fields["traceback"] = self._traces.formatException(record.exc_info)

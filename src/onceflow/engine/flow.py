@@ -554,6 +554,8 @@ class Flow:
             after = page[-1]["id"]
             matched += len(page)
             fits = [row for row in page if _fits(command, row, from_stage)]
+            if command == "retry" and not from_stage:
+                fits = [row for row in fits if self._has_stage(row, named=keys is not None)]
             if from_stage:
                 fits = [row for row in fits if await self._was_at(row, from_stage)]
             if not permanent:
@@ -572,11 +574,25 @@ class Flow:
             self._told()
         return Acted(matched, fitting, changed, for_good)
 
+    def _has_stage(self, row: Row, *, named: bool) -> bool:
+        """Whether the stage where an item ended is still in its pipeline, as far as that is known
+        here; a PipelineError if somebody named the item."""
+        pipeline = self.pipelines.get(row["pipeline"])
+        there = pipeline is None or pipeline.has(row["stage"])
+        if not there and named and pipeline is not None:
+            names = ", ".join(stage.name for stage in pipeline.stages)
+            raise PipelineError(
+                f"{row['key']}: it ended at stage {row['stage']!r}, which pipeline "
+                f"{pipeline.name!r} does not have here; retry it from another one (--from-stage): "
+                f"{names}"
+            )
+        return there
+
     async def _was_at(self, row: Row, stage: str) -> bool:
         """Whether an item came as far as a stage: nothing can begin where it has never been, and
         what a gate added goes through no other stage than the gate's."""
         pipeline = self.pipelines.get(row["pipeline"])
-        if pipeline is not None:
+        if pipeline is not None and pipeline.has(row["stage"]):
             return pipeline.leads(stage, row["stage"])
         return bool(
             stage == row["stage"] or await self.store.read("result", item=row["id"], stage=stage)
@@ -590,12 +606,11 @@ class Flow:
         return bool(last and last[0]["data"] and json.loads(last[0]["data"]).get("permanent"))
 
     def _lane(self, row: Mapping[str, Any], stage: str) -> str:
-        pipeline = self.pipelines.get(row["pipeline"])
-        if pipeline is None:
-            return str(row["lane"])
-        if not pipeline.has(stage or row["stage"]):
-            return str(row["lane"])  # the table was changed since
-        return pipeline.lane_of(pipeline.stage(stage or row["stage"]), row["key"])
+        pipeline, name = self.pipelines.get(row["pipeline"]), stage or row["stage"]
+        if pipeline is not None and pipeline.has(name):
+            return pipeline.lane_of(pipeline.stage(name), row["key"])
+        # Not known here. Whoever works on it puts what is in no lane into its own.
+        return str(row["lane"]) if name == row["stage"] else ""
 
     async def _ids(self, pipeline: Pipeline | str | None, keys: Sequence[str | int]) -> list[int]:
         return sorted({(await self._row(pipeline, key))["id"] for key in keys})

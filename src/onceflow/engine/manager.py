@@ -740,7 +740,7 @@ class Manager:
         return Failed(
             f"{lease.key}: no result of stage {plan.before!r}, which comes before "
             f"{lease.stage!r}, is stored, as if the pipeline was changed meanwhile; retry it from "
-            f"the first stage, {plan.pipeline.first.name!r}",
+            f"there: onceflow retry {lease.key} --from-stage {plan.before}",
             "no_input",
             permanent=True,
         )

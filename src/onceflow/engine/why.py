@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from onceflow.core.item import Phase
@@ -75,8 +76,14 @@ async def _ready(
     run = await store.read("run", id=item["run"])
     if run and run[0]["halted"]:
         return f"{state}: run {item['run']} is halted: {run[0]['halted']}"
-    if not living(workers, now, _patience_ms(stage)):
+    alive = living(workers, now, _patience_ms(stage))
+    if not alive:
         return f"{state}: ready, but no worker lives; start one with `onceflow worker`"
+    if not any(_works_on(worker, item) for worker in alive):
+        return (
+            f"{state}: ready, but no worker that lives has stage {item['stage']!r} of pipeline "
+            f"{item['pipeline']!r}; start the program that has it, or put the stage back"
+        )
     limit = None if stage is None else stage["chosen_limit"] or stage["declared_limit"]
     if stage is not None and limit is not None and stage["active"] >= limit:
         return (
@@ -86,6 +93,12 @@ async def _ready(
     if item["lane"]:
         return f"{state}: ready, waiting for its turn in lane {item['lane']!r}"
     return f"{state}: ready, the next free processor takes it in its turn"
+
+
+def _works_on(worker: Row, item: Row) -> bool:
+    """Whether a worker has an item's stage, as far as its last report says."""
+    report = json.loads(worker["report"] or "{}")
+    return f"{item['pipeline']}/{item['stage']}" in report.get("pools", [None]) or not report
 
 
 def _patience_ms(stage: Row | None) -> int:

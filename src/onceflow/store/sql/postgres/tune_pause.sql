@@ -1,3 +1,3 @@
--- a stage is paused: nothing of it is claimed until it is resumed.
-UPDATE stage SET paused_at = coalesce(paused_at, clock_ms(:now)), paused_why = :why
+-- a stage is paused: nothing of it is claimed until it is resumed. A reason stays until another one is given.
+UPDATE stage SET paused_at = coalesce(paused_at, clock_ms(:now)), paused_why = coalesce(nullif(:why, ''), paused_why, '')
  WHERE pipeline = :pipeline AND stage = :stage RETURNING stage

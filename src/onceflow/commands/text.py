@@ -10,6 +10,8 @@ import unicodedata
 from datetime import datetime
 from pathlib import Path
 
+from onceflow.core.transition import words_of
+
 CHARS_SHOWN_MAX = 300
 ESCAPE = re.compile(
     r"(?:\x1b[\]PX^_]|[\x90\x98\x9d\x9e\x9f]).{0,2000}?(?:\x07|\x1b\\|\x9c)"  # OSC and its kin
@@ -23,13 +25,6 @@ UNSEEN = frozenset(("Cc", "Cf", "Cs", "Co", "Cn"))
 """Control and format characters (right-to-left marks too), surrogates, unassigned ones."""
 UNITS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400, "w": 604_800}
 DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", re.IGNORECASE)
-
-
-NOT_A_HANDLERS = (
-    "<", sysconfig.get_path("purelib"), sysconfig.get_path("stdlib"), f"{sys.base_prefix}/lib",
-    str(Path(__file__).parents[1]),
-)  # fmt: skip
-"""Where code is that no handler's author can mend."""
 
 
 def plain(text: object, most: int = CHARS_SHOWN_MAX) -> str:
@@ -62,16 +57,17 @@ def masked(text: str) -> str:
 
 def raised(error: BaseException) -> str:
     """What an exception says, and the line of the handler's own code where it came from."""
-    try:
-        words = f": {error}" if str(error) else ""
-    except Exception:  # a handler's own exception may fail even at this
-        words = ""
+    words = words_of(error)
+    not_its_own = (
+        "<", sysconfig.get_path("purelib"), sysconfig.get_path("stdlib"), f"{sys.base_prefix}/lib",
+        str(Path(__file__).parents[1]),
+    )  # fmt: skip
     frames = [
         frame for frame in traceback.extract_tb(error.__traceback__)
-        if not frame.filename.startswith(NOT_A_HANDLERS)
+        if not frame.filename.startswith(not_its_own)
     ]  # fmt: skip
     where = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
-    return f"{type(error).__name__}{words}{where}"
+    return f"{type(error).__name__}{words and f': {words}'}{where}"
 
 
 def clock(ms: int | None) -> str:

@@ -310,11 +310,12 @@ def failure(error: BaseException) -> Failed | Released:
             str(error), error.code, retry_after=error.retry_after,
             hold_lane_seconds=error.hold_lane_seconds, counts=error.counts,
         )  # fmt: skip
-    name, words = type(error).__name__, _words(error)
+    name, words = type(error).__name__, words_of(error)
     return Failed(f"{name}: {words}" if words else name, "unexpected", unexpected=True)
 
 
-def _words(error: BaseException) -> str:
+def words_of(error: BaseException) -> str:
+    """What an exception says of itself."""
     try:
         return str(error)
     except Exception:  # a handler's own exception may fail even at this

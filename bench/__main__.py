@@ -39,11 +39,12 @@ def main() -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         with tempfile.TemporaryDirectory(prefix="onceflow-bench-") as folder:
-            bench = Bench(Path(folder), say)
+            bench = Bench(Path(folder), say, options.beside)
             with bench.running():
                 for row in ROWS:
                     if row.measure in options.only and row.store in options.stores:
                         row = _without(row, options.without)
+                        row = _beside(row) if options.beside else row
                         outcomes.append(bench.contest(row, options.quick, options.repeat))
                         lines.append(report.contest_line(outcomes[-1]))
                 rates = [outcome for outcome in outcomes if outcome.row.more_is_better]
@@ -69,6 +70,13 @@ def main() -> int:
 def _without(row: Row, left_out: list[str]) -> Row:
     entries = tuple(entry for entry in row.entries if entry.contestant not in left_out)
     return replace(row, entries=entries)
+
+
+def _beside(row: Row) -> Row:
+    """The other checkout comes right after this one, with the same settings."""
+    own = next(entry for entry in row.entries if entry.kind == "onceflow")
+    others = (entry for entry in row.entries if entry is not own)
+    return replace(row, entries=(own, replace(own, contestant="before"), *others))
 
 
 def _growth(bench: Bench, options: argparse.Namespace, others: list[Run]) -> Iterator[Line]:
@@ -114,10 +122,14 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         *("--only", "-o"), nargs="+", choices=MEASURES, default=MEASURES, help="these rows only"
     )
-    others = [name for name, kind in KINDS.items() if kind != "onceflow"]
+    others = [name for name, kind in KINDS.items() if kind not in ("onceflow", "before")]
     parser.add_argument(
         "--without", nargs="+", choices=others, default=[], metavar="NAME",
         help=f"leave out some of {', '.join(others)}",
+    )  # fmt: skip
+    parser.add_argument(
+        "--beside", type=Path, metavar="DIR",
+        help="measure another checkout of Onceflow, too (git worktree add DIR COMMIT)",
     )  # fmt: skip
     parser.add_argument(
         "--stores", nargs="+", choices=STORES, default=STORES, help="these stores only"

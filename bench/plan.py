@@ -12,13 +12,14 @@ from typing import Any, Literal
 
 Store = Literal["postgresql", "sqlite"]
 Measure = Literal["rate", "pipeline3", "pickup", "pickup_other", "idle"]
-Kind = Literal["onceflow", "peer", "queue", "raw"]
+Kind = Literal["onceflow", "before", "peer", "queue", "raw"]
 Setting = Mapping[str, Any]
 
 STORES: tuple[Store, ...] = ("postgresql", "sqlite")
 
 KINDS: Mapping[str, Kind] = {
     "onceflow": "onceflow",
+    "before": "before",  # another checkout of Onceflow (--beside)
     "pgqueuer": "peer",
     "procrastinate": "peer",
     "saq": "peer",
@@ -203,7 +204,7 @@ def _waiting(
 
 
 PICKUPS = (
-    *_waiting("pick-up p50, one process", "pickup", Goal("<=", 1 / 3), n=60, n_quick=20),
+    *_waiting("pick-up p50, one process", "pickup", Goal("<=", 0.9), n=60, n_quick=20),
     *_waiting("pick-up p50, other process", "pickup_other", Goal("<=", 1.0), n=60, n_quick=20),
 )
 # Seconds, here: longer than the 30 s between two heartbeats.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -91,21 +91,9 @@ def contest_line(outcome: Outcome) -> Line:
 def cpu_line(outcome: Outcome) -> Line:
     """Python CPU per transition, taken from the runs of a rate."""
     row = outcome.row
-
-    def cpu(runs: Iterable[Run]) -> float:
-        rates = [Rate(**run.answer) for run in runs]
-        return statistics.median(rate.cpu_ms_per_transition for rate in rates)
-
     figures = best_figures(outcome)
     own = _first(figures, "onceflow")
-    spent = {
-        one.contestant: cpu(
-            run
-            for run in outcome.runs
-            if (run.contestant, run.setting) == (one.contestant, one.setting)
-        )
-        for one in figures
-    }
+    spent = {one.contestant: _cpu(outcome, one) for one in figures}
     peers = [one for one in figures if KINDS[one.contestant] == "peer"]
     least = min(peers, key=lambda one: spent[one.contestant], default=None)
     met = spent["onceflow"] <= CPU_MS_MAX if own else None
@@ -204,9 +192,32 @@ def details(outcomes: Sequence[Outcome]) -> str:
                 f"{describe(one.setting)}"
             )
         lines += [f"  {name:<28}{why}" for name, why in outcome.missing.items()]
+        lines += _beside(outcome)
         lines += _heats(outcome)
         blocks.append("\n".join(lines))
     return "\n\n".join(blocks)
+
+
+def _beside(outcome: Outcome) -> list[str]:
+    """This checkout's figure, and the CPU it takes, by those of the other one."""
+    figures = best_figures(outcome)
+    own, before = _first(figures, "onceflow"), _first(figures, "before")
+    if own is None or before is None:
+        return []
+    text = f"  beside the other checkout: {_ratio(own.value / before.value)}"
+    if outcome.row.more_is_better:
+        spent = [_cpu(outcome, one) for one in (own, before)]
+        text += f", CPU a transition {_ratio(spent[0] / spent[1])}"
+    return [text]
+
+
+def _cpu(outcome: Outcome, one: Figure) -> float:
+    """Python CPU a transition, in ms, over a contestant's runs with its best setting."""
+    return statistics.median(
+        Rate(**run.answer).cpu_ms_per_transition
+        for run in outcome.runs
+        if (run.contestant, run.setting) == (one.contestant, one.setting)
+    )
 
 
 def _heats(outcome: Outcome) -> list[str]:

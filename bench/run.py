@@ -76,9 +76,13 @@ class Missing(Exception):
 class Bench:
     """A folder and a PostgreSQL server for the time of one bench."""
 
-    def __init__(self, folder: Path, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, folder: Path, say: Callable[[str], None], beside: Path | None = None
+    ) -> None:
         self.folder = folder
         self.say = say
+        self.beside = beside
+        """The checkout of Onceflow that is measured as `before`."""
         self.server: postgres.Server | None = None
 
     @contextmanager
@@ -140,7 +144,7 @@ class Bench:
             done = subprocess.run(
                 [sys.executable, "-m", "bench.child", json.dumps(task)],
                 cwd=ROOT,
-                env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
+                env=self._environment(contestant),
                 capture_output=True,
                 text=True,
                 timeout=seconds_max,
@@ -155,6 +159,13 @@ class Bench:
             raise Missing(f"failed: {_last_line(done.stderr)}")
         answer = json.loads(_last_line(done.stdout))
         return Run(contestant, setting, n, answer, took, weather)
+
+    def _environment(self, contestant: str) -> dict[str, str]:
+        environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
+        if contestant == "before":
+            assert self.beside is not None
+            environment["PYTHONPATH"] = str(self.beside / "src")
+        return environment
 
     def contest(self, row: Row, quick: bool, repeats: int) -> Outcome:
         """All entries of a row take turns, so that a change of the weather meets all of them."""

@@ -14,8 +14,8 @@ import pytest
 import onceflow
 from onceflow import Pipeline, Stage
 from onceflow.core.item import Kind
+from onceflow.engine.book import Refusal
 from onceflow.engine.pool import ProcessorState
-from onceflow.engine.queue import Refusal
 from onceflow.engine.settings import RANGES, Settings
 from onceflow.testing.llm import ScriptedLlm
 from onceflow.testing.site import FakeHttp

@@ -16,7 +16,7 @@ import asyncio
 import os
 import threading
 import time
-from collections.abc import Coroutine, Iterable, Mapping
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -24,9 +24,10 @@ from onceflow.core.errors import OnceflowError, Permanent, PipelineError, Unknow
 from onceflow.core.item import Lease, Phase
 from onceflow.core.pipeline import Pipeline, Stage
 from onceflow.core.transition import Done, Failed, Outcome, Released, canonical_key, decide
+from onceflow.engine.exchange import first_number
 from onceflow.engine.flow import Flow, new_run_id, new_worker
 from onceflow.engine.settings import Settings
-from onceflow.store.base import Claim, Finish, Store, Target
+from onceflow.store.base import Claim, Exchanged, Finish, Store, Target
 
 T = TypeVar("T")
 STALE_MAX = 10_000
@@ -62,6 +63,7 @@ class WorkQueueManager:
         self._link: Stage = pipeline.last
         self._held: dict[str, Lease] = {}
         self._worker = new_worker()
+        self._number = first_number(self._worker.id)
         self._turn = 0
         self._lock = threading.Lock()
         self._loop = asyncio.new_event_loop()
@@ -211,8 +213,8 @@ class WorkQueueManager:
         await self._reclaim(timeout_seconds)
         self._turn += 1
         wish = Claim(self.pipeline.name, self._load.name, "", count, self._turn)
-        answer = await self._flow.store.exchange(self._worker.id, [], [wish])
-        leases = answer.claimed[0].leases
+        answer = await self._exchange([], [wish])
+        leases = await self._one_alone(answer.claimed[0].leases)
         self._held.update({lease.key: lease for lease in leases})
         return [
             {
@@ -223,6 +225,26 @@ class WorkQueueManager:
             }
             for lease in leases
         ]
+
+    async def _one_alone(self, leases: Sequence[Lease]) -> Sequence[Lease]:
+        """Of articles beside which too many loops died, one is given out at a time, and nothing
+        else with it."""
+        alone = next((lease for lease in leases if lease.alone), None)
+        if alone is None:
+            return leases
+        others = [lease for lease in leases if lease is not alone]
+        why = Released(f"{alone.key} is tried alone")
+        finishes = [Finish(one, decide(self.pipeline, one, why)) for one in others]
+        await self._exchange(finishes, [], [alone])
+        return [alone]
+
+    async def _exchange(
+        self, finishes: list[Finish], claims: list[Claim], begins: Sequence[Lease] = ()
+    ) -> Exchanged:
+        self._number += 1
+        return await self._flow.store.exchange(
+            self._worker.id, self._number, finishes, claims, begins
+        )
 
     async def _more_may_come(self) -> bool:
         counts = await self._flow.store.read("counts", pipeline=self.pipeline.name)
@@ -250,7 +272,7 @@ class WorkQueueManager:
         store = self._flow.store
         await store.beat(self._worker)
         finish = Finish(lease, decide(self.pipeline, lease, outcome), claim_next=hold)
-        answer = await store.exchange(self._worker.id, [finish], [])
+        answer = await self._exchange([finish], [])
         self._held.pop(key, None)
         if answer.continued:
             self._held[key] = answer.continued[0]
@@ -276,7 +298,7 @@ class WorkQueueManager:
             return None
         wish = Claim(self.pipeline.name, self._link.name, self._load.name, 1, item=item.id)
         await self._flow.store.beat(self._worker)
-        answer = await self._flow.store.exchange(self._worker.id, [], [wish])
+        answer = await self._exchange([], [wish])
         leases = answer.claimed[0].leases
         return leases[0] if leases else None
 
@@ -324,7 +346,7 @@ class WorkQueueManager:
                 Finish(lease, decide(self.pipeline, lease, Released("not finished")))
                 for lease in leases.values()
             ]
-            await self._flow.store.exchange(self._worker.id, finishes, [])
+            await self._exchange(finishes, [])
         for key in leases:
             self._held.pop(key, None)
 

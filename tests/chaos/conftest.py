@@ -7,7 +7,7 @@ import pytest
 
 from tests.support import postgres
 
-pytest.register_assert_rewrite("tests.chaos.kit", "tests.chaos.scenarios")
+pytest.register_assert_rewrite("tests.chaos.kit", "tests.chaos.scenarios", "tests.chaos.failover")
 
 from tests.chaos.kit import SAID  # noqa: E402  # after the line above, or it says nothing
 

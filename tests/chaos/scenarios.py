@@ -1,6 +1,7 @@
 """The faults, and how much of each is wanted: a little in the ordinary run, all in `make chaos`."""
 
 import asyncio
+import json
 import os
 import random
 import secrets
@@ -9,7 +10,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -19,6 +20,7 @@ from pathlib import Path
 import chaos_lanes
 import chaos_limit
 import chaos_load
+import chaos_pages
 from chaos_common import LEASE_SECONDS
 
 import onceflow
@@ -26,7 +28,7 @@ from onceflow import Flow, Pipeline, Seed
 from onceflow.core.transition import Done, decide
 from onceflow.engine.audit import audit
 from onceflow.store import open_store
-from onceflow.store.base import Add, Claim, Finish, Store, Worker
+from onceflow.store.base import DEATHS_MAX, Add, Claim, Finish, Store, Worker
 from tests.chaos import PROGRAMS
 from tests.chaos.kit import (
     RECLAIM_SECONDS,
@@ -47,6 +49,7 @@ from tests.chaos.kit import (
     say,
     until,
 )
+from tests.engine.kit import NUMBERS
 from tests.support import postgres
 from tests.support.locks import others_can_write
 
@@ -348,7 +351,7 @@ async def full_lane_costs_nothing(
         worker = Worker(secrets.token_hex(8), "host.test", os.getpid())
         await store.beat(worker)
         await store.add(Add(pipeline, "full", [Seed(f"lane05/held{n}") for n in range(2)]))
-        held = await store.exchange(worker.id, [], [Claim("lanes", "fetch", "", 10)])
+        held = await store.exchange(worker.id, next(NUMBERS), [], [Claim("lanes", "fetch", "", 10)])
         assert [len(one.leases) for one in held.claimed] == [2]  # as many as the lane may have
         medians: dict[int, float] = {}
         before = 1
@@ -383,14 +386,14 @@ async def _time_claims(
     for turn in range(claims):
         wish = Claim("lanes", "fetch", "", 10, turn, lane)
         began = time.perf_counter()
-        reply = await store.exchange(worker, [], [wish])
+        reply = await store.exchange(worker, next(NUMBERS), [], [wish])
         times.append(time.perf_counter() - began)
         [claimed] = reply.claimed
         lane = claimed.lane
         assert len(claimed.leases) == 10
         assert all(not lease.key.startswith("lane05") for lease in claimed.leases)
         finishes = [Finish(lease, decide(pipeline, lease, Done(None))) for lease in claimed.leases]
-        assert all((await store.exchange(worker, finishes, [])).kept)
+        assert all((await store.exchange(worker, next(NUMBERS), finishes, [])).kept)
     return statistics.median(times)
 
 
@@ -416,12 +419,13 @@ async def gate_opens_once(database: str, rounds: int) -> None:
             await stores[0].add(Add(pipeline, run, [Seed(f"{run}-a"), Seed(f"{run}-b")]))
             finishes: list[Finish] = []
             for store, worker in zip(stores, workers, strict=True):
-                reply = await store.exchange(worker, [], [Claim("load", "weigh", "", 1)])
+                wish = Claim("load", "weigh", "", 1)
+                reply = await store.exchange(worker, next(NUMBERS), [], [wish])
                 [lease] = reply.claimed[0].leases
                 finishes.append(Finish(lease, decide(pipeline, lease, Done(run))))
 
             async def last_words(at: int, finish: Finish, run: str) -> int:
-                reply = await stores[at].exchange(workers[at], [finish], [])
+                reply = await stores[at].exchange(workers[at], next(NUMBERS), [finish], [])
                 assert list(reply.kept) == [True]
                 return (await stores[at].sweep([run])).missed
 
@@ -502,6 +506,66 @@ async def gate_opens_once_between_processes(database: str, rounds: int) -> None:
         await store.close()
     say("F19, two processes", database, rounds=rounds, opened_by_the_next_sweep=late)
     assert sorted(found) == [(f"round{number:05}", 1) for number in range(rounds)]
+
+
+async def one_process_killed(
+    database: str, folder: Path, kills: int, pages: int = 25, rests: tuple[float, float] = (0.2, 2)
+) -> None:
+    """F30: one process works on pages and is killed at random moments. No page is to blame, so none
+    may be failed for it. F18: afterwards one that ends its process each time is failed as poison,
+    and the others beside it are done."""
+    rng = random.Random(SEED)
+    keys = [f"page{number:02}" for number in range(pages)]
+    done = 0
+    with Crew("chaos_pages", database, folder) as crew:
+        async with onceflow.open(database, chaos_pages.pages) as flow:
+            added = await flow.add("pages", keys)
+            for _ in range(kills):
+                if await rows(database, OPEN) == [(0,)]:  # all done: the next generation
+                    done += 1
+                    await flow.retry("pages", keys=keys, from_stage="summarize")
+                crew.start()
+                await until(partial(_any_active, database), "it has begun", crew)
+                await asyncio.sleep(rng.uniform(*rests))
+                crew.kill(crew.living)
+            crew.start()
+            await until(partial(_none_open, database), "every page is done", crew)
+            assert await flow.counts("pages") == {"completed": pages}
+            calls = Counter(said["key"] for said in _said(crew, "called"))
+            most = max(calls[key] for key in keys)
+
+            await flow.add("pages", ["deadly", *[f"beside{number}" for number in range(9)]])
+            deaths = 0
+            while await rows(database, OPEN) != [(0,)]:
+                if not crew.living:
+                    deaths += 1
+                    crew.start()
+                await asyncio.sleep(0.1)
+            crew.stop()
+            item = await flow.item("pages", "deadly")
+            assert item.error_code == "poison"
+            assert item.attempt == 3, "so often it was alone"
+            assert deaths <= 3 + DEATHS_MAX, "and at the most so often beside others"
+            assert await flow.counts("pages") == {"completed": pages + 9, "failed": 1}
+            await flow.store.sweep([added.run])
+            assert await flow.audit(grace_seconds=60) == []
+    crew.check_logs((0, 137, -signal.SIGKILL))
+    say(
+        "F30, F18", database, kills=kills, calls_of_a_page=most, generations=done + 1, deaths=deaths
+    )
+
+
+async def _any_active(database: str) -> bool:
+    return await rows(database, ACTIVE) != [(0,)]
+
+
+async def _none_open(database: str) -> bool:
+    return await rows(database, OPEN) == [(0,)]
+
+
+def _said(crew: Crew, what: str) -> list[dict[str, object]]:
+    lines = (line for path in crew.side.iterdir() for line in path.read_text().splitlines())
+    return [said for line in lines if (said := json.loads(line))["what"] == what]
 
 
 # --- everything at once, signals, the server ---

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.chaos import scenarios
+from tests.chaos.failover import failovers
 from tests.support import postgres
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(3600)]
@@ -47,6 +48,15 @@ async def test_F08_a_server_that_crashes(own_server: postgres.Server, tmp_path: 
 
 async def test_F17_stops_under_load(database: str, tmp_path: Path) -> None:
     await scenarios.stopped_under_load(database, tmp_path, rounds=6)
+
+
+async def test_F30_one_process_killed_over_pages(database: str, tmp_path: Path) -> None:
+    await scenarios.one_process_killed(database, tmp_path, kills=20)
+
+
+@pytest.mark.parametrize("synchronous", [False, True], ids=["asynchronous", "synchronous"])
+async def test_F27_failovers_under_load(synchronous: bool) -> None:
+    await failovers(20, synchronous)
 
 
 async def test_F19_the_last_two_items_at_once(database: str) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.chaos import scenarios
+from tests.chaos.failover import failovers
 from tests.chaos.kit import most_at_once
 from tests.support import postgres
 
@@ -45,6 +46,15 @@ async def test_F08_a_server_that_crashes(own_server: postgres.Server, tmp_path: 
 
 async def test_F17_a_stop_under_load(database: str, tmp_path: Path) -> None:
     await scenarios.stopped_under_load(database, tmp_path, rounds=2, workers=2, least_open=60)
+
+
+async def test_F30_one_process_killed_over_pages(database: str, tmp_path: Path) -> None:
+    await scenarios.one_process_killed(database, tmp_path, kills=3, pages=5, rests=(0.1, 0.5))
+
+
+@pytest.mark.parametrize("synchronous", [False, True], ids=["asynchronous", "synchronous"])
+async def test_F27_a_failover_under_load(synchronous: bool) -> None:
+    await failovers(1, synchronous)
 
 
 async def test_F19_the_last_two_items_at_once(database: str) -> None:

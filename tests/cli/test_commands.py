@@ -372,7 +372,7 @@ def test_release_takes_a_lease_away(on: Call, database: str, program: Path) -> N
         from onceflow.store.base import Claim, Worker
 
         await flow.store.beat(Worker("w", "host", 1))
-        await flow.store.exchange("w", [], [Claim("news", "fetch", "", 1)])
+        await flow.store.exchange("w", 1, [], [Claim("news", "fetch", "", 1)])
 
     in_database(database, claim)
 

@@ -15,7 +15,7 @@ from onceflow.engine.neighbours import machine
 from onceflow.store.base import Finish, Worker
 from onceflow.store.move import shortened
 from tests.cli.conftest import Call
-from tests.engine.kit import DEAD, claim_as
+from tests.engine.kit import DEAD, NUMBERS, claim_as
 
 LONG = "long " * 900  # longer than an index entry may be
 KEYS = ("a", "b", "gone", "down", LONG.strip(), "käse 漢字")
@@ -35,7 +35,7 @@ def filled(call: Call, program: Path) -> Path:
             change = decide(
                 flow.pipelines["news"], lease, Done({"text": "x"}, aliases=["other", LONG + "!"])
             )
-            await flow.store.exchange(DEAD.id, [Finish(lease, change)], [])
+            await flow.store.exchange(DEAD.id, next(NUMBERS), [Finish(lease, change)], [])
             await flow.store.leave(DEAD.id)
 
     asyncio.run(alias())

@@ -63,6 +63,7 @@ def lease(stage: str = "fetch", attempt: int = 1, **other: Any) -> Lease:
     values: dict[str, Any] = {
         "item": 7, "pipeline": "news", "key": "a.test/1", "stage": stage, "fence": 4,
         "attempt": attempt, "generation": 1, "run": "r", "depth": 2, "claimed_at": 0, "data": None,
+        "ticket": 9,
     }  # fmt: skip
     return Lease(**values | other)
 

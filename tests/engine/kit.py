@@ -1,6 +1,7 @@
 """What the engine's tests share: databases, a clock to move, a loop whose time is virtual."""
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -103,43 +104,19 @@ async def working(flow: Flow) -> AsyncIterator[Flow]:
         yield flow
 
 
-@asynccontextmanager
-async def only_adds_claim(flow: Flow) -> AsyncIterator[None]:
-    """Inside, what is added is claimed along with it: no other claim takes the room."""
-    manager = flow._manager
-    assert manager is not None
-    scheduler = manager._scheduler
-    scheduler.wishes = lambda now: []  # type: ignore[method-assign]
-    while manager._asked or any(  # noqa: ASYNC110 - whatever ends it has its own signal
-        plan.reserved for plan in scheduler.plans.values()
-    ):
-        await asyncio.sleep(0)
-    try:
-        yield
-    finally:
-        del scheduler.wishes
-        manager.wake()
-
-
-@asynccontextmanager
-async def next_begins_early(flow: Flow, pipeline: Pipeline) -> AsyncIterator[None]:
-    """PostgreSQL: what is added inside is told before its commit, since there is a number for it
-    that is durable."""
-    async with only_adds_claim(flow):
-        await flow.add(pipeline, ["before"])
-        await until_state(flow, pipeline, "before", "completed")
-        yield
-
-
 DEAD = Worker("dead", "elsewhere.test", 4242)
 """A worker that claims and is never heard of again."""
+
+
+NUMBERS = itertools.count(1)
+"""Of the exchanges that tests make themselves."""
 
 
 async def claim_as(store: Store, pipeline: Pipeline, worker: Worker = DEAD, count: int = 10) -> Any:
     """Leases for a worker that this test plays itself."""
     await store.beat(worker)
     claim = Claim(pipeline.name, pipeline.first.name, "", count)
-    reply = await store.exchange(worker.id, [], [claim])
+    reply = await store.exchange(worker.id, next(NUMBERS), [], [claim])
     return list(reply.claimed[0].leases)
 
 

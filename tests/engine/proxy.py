@@ -38,12 +38,16 @@ class Proxy:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
+    def lead_to(self, url: str) -> None:
+        """Where new connections go from now on; those that there are end with their server."""
+        self._to = urlsplit(url)
+
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
         self._tasks.add(task)
         try:
-            with suppress(OSError):
+            with suppress(OSError, asyncio.CancelledError):  # else it is logged
                 await self._connect(reader, writer)
         finally:
             writer.close()

@@ -16,6 +16,7 @@ from onceflow.core.transition import decide
 from onceflow.store.base import Claim, Finish, Worker
 from onceflow.testing.clock import FakeClock
 from tests.engine.kit import (
+    NUMBERS,
     QUICK,
     Database,
     audited,
@@ -71,9 +72,11 @@ async def moved_to(flow: Flow, pipeline: Pipeline, key: str, stage: str) -> None
     item = (await flow.item(pipeline, key)).id
     for at, name in enumerate(STAGES[: STAGES.index(stage)]):
         claim = Claim(pipeline.name, name, STAGES[at - 1] if at else "", 1, item=item)
-        [lease] = (await flow.store.exchange(worker.id, [], [claim])).claimed[0].leases
+        [lease] = (
+            (await flow.store.exchange(worker.id, next(NUMBERS), [], [claim])).claimed[0].leases
+        )
         change = decide(pipeline, lease, Done(None))
-        await flow.store.exchange(worker.id, [Finish(lease, change)], [])
+        await flow.store.exchange(worker.id, next(NUMBERS), [Finish(lease, change)], [])
     await flow.store.leave(worker.id)
 
 
@@ -81,13 +84,16 @@ async def moved_to(flow: Flow, pipeline: Pipeline, key: str, stage: str) -> None
 
 
 async def test_a_job_that_is_being_processed_here_is_refused_and_its_new_lease_takes_over(
-    database: Database,
+    database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Nobody told this process that the lease was taken away: it finds out by claiming it again."""
     held = Held()
     pipeline = jobs(held)
     async with working(database.flow(pipeline)) as flow:
         await flow.add(pipeline, ["a"])
         await seen(flow, lambda: held.began)
+        assert flow._manager is not None
+        monkeypatch.setattr(flow._manager._exchange, "look_soon", lambda now: None)
         await flow.release(pipeline, keys=["a"])
         await seen(flow, lambda: refused(flow) == {"being processed": 1})
         held.go.set()
@@ -99,7 +105,7 @@ async def test_a_job_that_is_being_processed_here_is_refused_and_its_new_lease_t
 
 async def test_a_job_that_is_queued_already_is_refused(database: Database) -> None:
     held = Held()
-    pipeline = jobs(held, processors=1)
+    pipeline = jobs(held, processors=1, prefetch=10)
     async with working(database.flow(pipeline)) as flow:
         await flow.add(pipeline, ["first", "second"])
         await seen(flow, lambda: held.began)
@@ -114,7 +120,7 @@ async def test_a_job_that_is_queued_already_is_refused(database: Database) -> No
 
 async def test_a_job_that_is_queued_in_another_phase_is_refused(database: Database) -> None:
     held = Held()
-    pipeline = jobs(held, processors=1)
+    pipeline = jobs(held, processors=1, prefetch=10)
     async with database.flow(pipeline) as flow:
         await flow.add(pipeline, ["first", "second"])
         for key in ("first", "second"):
@@ -135,12 +141,18 @@ async def test_a_full_queue_refuses_and_the_job_is_given_back_without_costing_a_
     database: Database,
 ) -> None:
     held = Held()
-    pipeline = jobs(held, processors=1)
+    pipeline = jobs(held, processors=1, prefetch=10)
     settings = Settings(poll_seconds=0.05, queue_max=1, durability="normal")
     async with working(database.flow(pipeline, settings=settings)) as flow:
         await flow.add(pipeline, ["busy", "queued", "third"])
         await seen(flow, lambda: flow.health().queues["jobs/website-analysis"] == 1)  # type: ignore[union-attr]
-        await flow.trigger(pipeline, "third", "website-analysis", wait_seconds=0)
+        third = (await flow.item(pipeline, "third")).id
+        claim = Claim("jobs", "website-analysis", "", 1, item=third)
+        assert flow.worker_id is not None
+        await flow.store.exchange(flow.worker_id, next(NUMBERS), [], [claim])  # its answer is lost
+        assert flow._manager is not None
+        flow._manager._care.check_at = float("-inf")
+        flow._manager.wake()
         await seen(flow, lambda: refused(flow) == {"queue full": 1})
 
         async def given_back() -> bool:
@@ -168,7 +180,9 @@ async def test_a_job_is_locked_only_if_its_status_and_step_are_unchanged(
         async def lock(stage: str, worker: str) -> int:
             await flow.store.beat(Worker(worker, "elsewhere.test", 1))
             claim = Claim("jobs", stage, "", 1, item=item)
-            return len((await flow.store.exchange(worker, [], [claim])).claimed[0].leases)
+            return len(
+                (await flow.store.exchange(worker, next(NUMBERS), [], [claim])).claimed[0].leases
+            )
 
         assert await lock("prompt-forming", "one") == 0, "it is at another step"
         assert await lock("website-analysis", "one") == 1
@@ -302,7 +316,7 @@ async def test_a_hanging_processor_is_in_error_its_job_finished_by_another_and_i
         assert (retried.stage, retried.data["code"]) == ("website-analysis", "deadline")
 
         assert flow._manager is not None
-        flow._manager._health_at = float("-inf")
+        flow._manager._care.check_at = float("-inf")
         flow._manager.wake()
         await seen(flow, lambda: first_pool() == ["2 idle"])
         await flow.stop()

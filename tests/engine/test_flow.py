@@ -393,7 +393,7 @@ async def test_an_add_beside_a_claim_under_way_begins_at_once(
             nonlocal calls
             calls += 1
             reply = await real(*args)
-            if calls == 2:  # the first scan's, after which nobody is hungry
+            if calls == 1:  # the first scan's, after which nobody is hungry
                 looked.set()
                 await go.wait()
             return reply
@@ -409,44 +409,49 @@ async def test_an_add_beside_a_claim_under_way_begins_at_once(
 async def test_what_is_added_while_leases_are_looked_at_is_neither_lost_nor_adopted(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A health check waits for an add under way, and an add waits for a health check: between the
-    commit and its answer the database knows of a lease that the manager does not."""
+    """A health check waits for an add that claims: between its commit and its answer the database
+    knows of a lease that the manager does not. Meanwhile others add without a claim."""
     pipeline = one_stage()
-    settings = Settings(poll_seconds=0.05, health_seconds=0.05)
+    settings = Settings(poll_seconds=0.05, health_seconds=0.3)
     committed, answer = asyncio.Event(), asyncio.Event()
     order: list[str] = []
     async with working(database.flow(pipeline, settings=settings)) as flow:
-        add, read = flow.store.add, flow.store.read
+        add, held = flow.store.add, flow.store.held
 
         async def slow_add(*args: Any) -> Any:
             order.append("add")
             added = await add(*args)
+            if len(args) == 1:
+                return added
             committed.set()
             await answer.wait()
             order.append("answered")
             return added
 
-        async def watched_read(query: str, **parameters: Any) -> Any:
-            order.extend(["look"] if query == "held" else [])
-            return await read(query, **parameters)
+        async def watched(worker: str) -> Any:
+            order.append("look")
+            return await held(worker)
 
         async def works() -> bool:
-            return tally(flow)["checks"] > 0
+            return (
+                flow._manager is not None
+                and flow._manager.tally.checks > 0
+                and flow._manager._exchange.free
+            )
 
         async def a_check_waits() -> bool:
-            return flow._manager is not None and not flow._manager._may_ask.is_set()
+            return flow._manager is not None and flow._manager._exchange._shut > 0
 
         await until(flow, works)
         monkeypatch.setattr(flow.store, "add", slow_add)
-        monkeypatch.setattr(flow.store, "read", watched_read)
+        monkeypatch.setattr(flow.store, "held", watched)
         first = asyncio.create_task(flow.add(pipeline, ["a"]))
         await committed.wait()
         await until(flow, a_check_waits)
-        second = asyncio.create_task(flow.add(pipeline, ["b"]))
-        await asyncio.sleep(0.05)
-        assert order[order.index("add") :] == ["add"], "a check looked, or an add did not wait"
+        assert (await flow.add(pipeline, ["b"])).new == 1
+        assert order[order.index("add") :] == ["add", "add"], "a check looked too early"
         answer.set()
-        await asyncio.gather(first, second)
+        await first
         for key in ("a", "b"):
             item = await until_state(flow, pipeline, key, "completed")
             assert await kinds(flow, item.id) == ["added", "claimed", "stage_finished"]
@@ -548,6 +553,7 @@ async def test_a_claim_beside_a_finish_that_it_overtakes_begins_without_being_gi
     waiting, committed, answered = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     async def scrape(work: Work) -> Any:
+        flow._told()  # somebody has committed something: a claim is asked for beside this attempt
         await waiting.wait()
         return await ok(work)
 
@@ -556,18 +562,20 @@ async def test_a_claim_beside_a_finish_that_it_overtakes_begins_without_being_gi
         real = flow.store.exchange
         calls = 0
 
-        async def overtaken(worker: str, finishes: Any, claims: Any) -> Any:
+        async def overtaken(
+            worker: str, number: int, finishes: Any, claims: Any, begins: Any = ()
+        ) -> Any:
             nonlocal calls
             calls += 1
             if finishes:
-                reply = await real(worker, finishes, claims)
+                reply = await real(worker, number, finishes, claims, begins)
                 committed.set()
                 await answered.wait()
                 return reply
-            if calls == 2:  # the first scan's
+            if calls == 2:  # that claim
                 waiting.set()
                 await committed.wait()
-            reply = await real(worker, finishes, claims)
+            reply = await real(worker, number, finishes, claims, begins)
             if calls >= 2:
                 answered.set()
             return reply
@@ -713,7 +721,9 @@ async def test_a_cancelled_drain_lets_go_of_what_it_had(database: Database) -> N
         draining.cancel()
         with pytest.raises(asyncio.CancelledError):
             await draining
-        assert (await flow.store.sweep()).reclaimed == 1, "at once: its worker has signed off"
+        item = await only(flow, pipeline)
+        assert (item.phase, item.attempt) == ("ready", 0), "at once, and it costs nothing"
+        assert await kinds(flow, item.id) == ["added", "claimed", "released"]
         await audited(flow)
 
 
@@ -1086,7 +1096,9 @@ async def test_another_key_of_an_item_finds_it_and_adds_nothing(database: Databa
 # --- lost leases ---
 
 
-async def test_a_stale_lease_cannot_finish_an_item(database: Database, clock: FakeClock) -> None:
+async def test_a_stale_lease_cannot_finish_an_item(
+    database: Database, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     began, go = asyncio.Event(), asyncio.Event()
 
     async def slow(work: Work) -> str:
@@ -1100,6 +1112,8 @@ async def test_a_stale_lease_cannot_finish_an_item(database: Database, clock: Fa
     slow_flow = database.flow(slow_pipeline, settings=settings, clock=clock)
     quick_flow = database.flow(one_stage(limit=5), clock=clock)
     async with slow_flow as paused, quick_flow as other:
+        # It hears of nothing that others commit: it does not look whether its lease is there.
+        monkeypatch.setattr(paused.store, "watch", lambda wake: None)
         paused.start()
         await paused.add("solo", ["a"])
         await began.wait()
@@ -1176,12 +1190,14 @@ async def test_a_store_that_refuses_even_the_failure_ends_the_work_with_its_word
         real = flow.store.exchange
         calls = 0
 
-        async def refuse(worker: str, finishes: Any, claims: Any) -> Any:
+        async def refuse(
+            worker: str, number: int, finishes: Any, claims: Any, begins: Any = ()
+        ) -> Any:
             nonlocal calls
             if finishes:
                 calls += 1
                 raise onceflow.OnceflowError(f"no, for the {calls}. time")
-            return await real(worker, finishes, claims)
+            return await real(worker, number, finishes, claims, begins)
 
         monkeypatch.setattr(flow.store, "exchange", refuse)
         with pytest.raises(OnceflowError, match=r"no, for the 3\. time"):
@@ -1197,8 +1213,10 @@ async def test_a_lost_reply_to_a_claim_is_found_out_by_reading(
         real = flow.store.exchange
         lost: list[bool] = []
 
-        async def lose_replies(worker: str, finishes: Any, claims: Any) -> Any:
-            reply = await real(worker, finishes, claims)
+        async def lose_replies(
+            worker: str, number: int, finishes: Any, claims: Any, begins: Any = ()
+        ) -> Any:
+            reply = await real(worker, number, finishes, claims, begins)
             if len(lost) < 6:
                 lost.append(bool(finishes))
                 raise StoreUnavailable("the reply was lost")
@@ -1223,7 +1241,9 @@ async def test_a_finish_that_takes_effect_after_its_reply_was_given_up_goes_on_a
         on_its_way: list[Any] = []
         given_up = False
 
-        async def be_late(worker: str, finishes: Any, claims: Any) -> Any:
+        async def be_late(
+            worker: str, number: int, finishes: Any, claims: Any, begins: Any = ()
+        ) -> Any:
             nonlocal given_up
             if not given_up and any(one.claim_next for one in finishes):
                 given_up = True
@@ -1231,7 +1251,7 @@ async def test_a_finish_that_takes_effect_after_its_reply_was_given_up_goes_on_a
                 raise StoreUnavailable("no answer in time")
             while finishes and on_its_way:  # the database comes to it only now
                 await real(*on_its_way.pop())
-            return await real(worker, finishes, claims)
+            return await real(worker, number, finishes, claims, begins)
 
         monkeypatch.setattr(flow.store, "exchange", be_late)
         for key in KEYS:  # one after the other: soon nobody waits for the second stage
@@ -1253,7 +1273,7 @@ async def test_a_lost_reply_to_an_add_is_told_and_what_it_claimed_is_taken_in(
         assert manager is not None
 
         async def at_rest() -> bool:
-            return manager.tally.finished == 1 and not manager._asked
+            return manager.tally.finished == 1 and not manager._exchange.busy
 
         await until(flow, at_rest)
         real = flow.store.add
@@ -1285,12 +1305,14 @@ async def test_a_lease_that_cannot_be_queued_is_given_back_uncounted(
         real = flow.store.exchange
         generous = True
 
-        async def too_many(worker: str, finishes: Any, claims: Any) -> Any:
+        async def too_many(
+            worker: str, number: int, finishes: Any, claims: Any, begins: Any = ()
+        ) -> Any:
             nonlocal generous
             if claims and generous:
                 generous = False
                 claims = [onceflow_claim(claim, 6) for claim in claims]
-            return await real(worker, finishes, claims)
+            return await real(worker, number, finishes, claims, begins)
 
         monkeypatch.setattr(flow.store, "exchange", too_many)
         async for event in flow.run_until_idle():

@@ -141,7 +141,9 @@ async def test_F10_a_worker_in_a_black_hole_refuses_itself_and_another_takes_ove
             await ended.wait()  # by itself: nobody told it
         async with working(onceflow.open(postgres_url, free, settings=eager)) as other:
             item = await until_state(other, free, "first", "completed")
-            assert item.attempt == 2
+            # Two ran when their worker fell silent: nobody knows whose fault it was.
+            assert item.attempt == (1 if busy else 2)
+            assert (await kinds(other, item.id)).count("reclaimed") == 1
             proxy.thawed.set()
             await lost.stop()
             assert (await kinds(other, item.id)).count("stage_finished") == 1

@@ -265,7 +265,7 @@ async def test_only_the_beginning_of_a_text_wakes_the_manager() -> None:
 
     kept: Any = Kept()
     streams = Streams(kept, Bus(), partial_seconds=1.0)
-    lease = Lease(1, "solo", "a", "work", 1, 1, 1, "run", 0, 0, None)
+    lease = Lease(1, "solo", "a", "work", 1, 1, 1, "run", 0, 0, None, 7)
 
     def tell(now: float, **fields: Any) -> float | None:
         return streams.add(lease, "told", fields, now)

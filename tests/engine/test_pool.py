@@ -2,8 +2,9 @@
 
 import pytest
 
+from onceflow.core.item import mark_of
 from onceflow.engine.pool import Pool, Processor, ProcessorState
-from tests.engine.test_queue import lease
+from tests.engine.test_book import lease
 
 
 @pytest.fixture
@@ -33,7 +34,7 @@ def test_a_processor_is_idle_then_busy_then_idle(pool: Pool) -> None:
     assert processor.name == "website-analysis-processor-1"
     assert (processor.state, processor.lease, processor.since) == ("busy", lease(1), 10.0)
     assert (pool.idle, pool.busy) == (2, 1)
-    assert pool.working() == [processor]
+    assert list(pool.begun_before(10.0)) == [processor]
 
     pool.release(processor)
 
@@ -41,27 +42,34 @@ def test_a_processor_is_idle_then_busy_then_idle(pool: Pool) -> None:
     assert (pool.idle, pool.busy) == (3, 0)
 
 
-def test_an_attempt_that_ended_frees_its_processor_while_the_outcome_is_committed(
+def test_a_processor_that_waited_for_the_database_begins_when_its_handler_does(
     pool: Pool,
 ) -> None:
-    mine = lease(1)
-    processor = pool.assign(mine, 10.0)
-    assert pool.works_on(mine)
-    assert not pool.works_on(lease(1)), "another lease on the same item"
-    assert not pool.works_on(lease(2))
+    waited, other = pool.assign(lease(1), 10.0), pool.assign(lease(2), 11.0)
 
-    pool.release(processor)
+    pool.begin(waited, 12.0)
 
-    assert (pool.idle, pool.busy) == (3, 0)
-    assert pool.working() == []
-    assert list(pool.begun_before(1000.0)) == [], "it cannot be cut off any more"
-    assert not pool.works_on(mine)
+    assert waited.since == 12.0
+    assert pool.oldest() == 11.0, "the longest one is first again"
+    assert list(pool.begun_before(11.5)) == [other]
+
+
+def test_two_leases_of_one_item_have_processors_of_their_own(pool: Pool) -> None:
+    """The outcome of the first waits for the database while the next stage is under way."""
+    first = pool.assign(lease(1), 10.0)
+    second = pool.assign(lease(1, fence=2), 11.0)
+
+    pool.release(first)
+
+    assert second.lease is not None
+    assert mark_of(second.lease) == (1, 2, 7)
+    assert (pool.idle, pool.busy) == (2, 1)
 
 
 def test_a_failed_processor_is_out_of_service_until_it_is_replaced(pool: Pool) -> None:
     processor = pool.assign(lease(1), 10.0)
 
-    assert pool.fail(processor, "too slow") == lease(1)
+    pool.fail(processor, "too slow")
     assert (processor.state, processor.error) == (ProcessorState.ERROR, "too slow")
     assert (pool.idle, pool.busy) == (2, 0)
 

@@ -420,7 +420,7 @@ async def test_why_says_in_one_line_what_an_item_waits_for(
         return Done("x")
 
     pipeline = Pipeline(
-        "p", Stage("fetch", handler, limit=1, deaths=10), Stage("make", ok, held=True), done="SAVED"
+        "p", Stage("fetch", handler, limit=1), Stage("make", ok, held=True), done="SAVED"
     )
     lanes = Pipeline("lanes", Stage("fetch", ok, lane=Lane(lambda key: "a.test")))
     plain = Pipeline("plain", Stage("fetch", ok))
@@ -575,7 +575,7 @@ async def test_a_drain_opens_the_gate_of_what_another_worker_finished_last(
                 looks += 1
                 if looks == 1:
                     change = decide(pipeline, lease, Done("x"))
-                    await elsewhere.store.exchange("dead", [Finish(lease, change)], [])
+                    await elsewhere.store.exchange("dead", 0, [Finish(lease, change)], [])
             return await look(query, **parameters)
 
         monkeypatch.setattr(flow.store, "read", read)

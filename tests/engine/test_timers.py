@@ -11,7 +11,6 @@ import pytest
 
 from onceflow import Lane, Pipeline, Settings, Stage, StoreUnavailable, Transient, Work
 from onceflow.engine.flow import Flow
-from onceflow.engine.heart import LoopHeart
 from onceflow.store.base import APART_MS
 from tests.engine.kit import (
     DEAD,
@@ -101,10 +100,32 @@ def test_a_completion_wakes_the_next_stage_at_once() -> None:
     virtually(main)
 
 
-def test_a_batch_is_ten_per_stage_beyond_the_ten_processors() -> None:
+def test_no_more_is_claimed_than_begins_at_once() -> None:
+    """An item that is `active` is worked on: what a kill costs is what had begun."""
+
     async def main() -> None:
         hold = Starts(100)
         async with virtual_flow(":memory:", solo(hold)) as flow:
+            await flow.add("solo", [f"k{at}" for at in range(50)])
+            flow.start()
+            await asyncio.sleep(1)
+            health = flow.health()
+            assert health is not None
+            assert health.tally["claimed"] == 10
+            assert health.queues == {"solo/work": 0}
+            assert len(hold.at) == 10
+            assert await flow.counts() == {"work-active": 10, "work-ready": 40}
+            await flow.stop(0)
+            assert await flow.counts() == {"work-ready": 50}
+            await audited(flow)
+
+    virtually(main)
+
+
+def test_a_stage_that_prefetches_queues_so_many_beyond_its_processors() -> None:
+    async def main() -> None:
+        hold = Starts(100)
+        async with virtual_flow(":memory:", solo(hold, prefetch=10)) as flow:
             await flow.add("solo", [f"k{at}" for at in range(50)])
             flow.start()
             await asyncio.sleep(1)
@@ -115,6 +136,7 @@ def test_a_batch_is_ten_per_stage_beyond_the_ten_processors() -> None:
             assert len(hold.at) == 10
             await flow.stop(0)
             assert await flow.counts() == {"work-ready": 50}
+            await audited(flow)
 
     virtually(main)
 
@@ -243,7 +265,9 @@ def test_what_was_queued_behind_a_processor_in_error_begins_as_soon_as_it_is_rep
     virtually(main)
 
 
-def test_an_attempt_whose_lease_was_taken_away_is_ended_at_the_next_check(tmp_path: Path) -> None:
+def test_an_attempt_whose_lease_was_taken_away_is_ended_at_the_next_check_if_nobody_told(
+    tmp_path: Path,
+) -> None:
     async def main() -> None:
         ended: list[float] = []
 
@@ -282,7 +306,7 @@ def test_a_queued_lease_that_was_taken_away_is_dropped_before_it_begins(tmp_path
             seen.append(work.key)
             await asyncio.sleep(100)
 
-        pipeline = solo(note, processors=1)
+        pipeline = solo(note, processors=1, prefetch=2)
         mine = virtual_flow(tmp_path / "a.db", pipeline)
         operator = virtual_flow(tmp_path / "a.db", pipeline)
         async with mine, operator:
@@ -303,7 +327,7 @@ def test_a_lease_that_waits_long_in_the_local_queue_is_not_mistaken_for_a_hung_o
 
     async def main() -> None:
         slow = Starts(240)
-        pipeline = solo(slow, processors=1)
+        pipeline = solo(slow, processors=1, prefetch=10)
         async with virtual_flow(":memory:", pipeline) as flow:
             await flow.add("solo", [f"k{at}" for at in range(10)])
             await flow.drain()
@@ -642,7 +666,8 @@ def test_a_stop_without_a_store_gives_up_after_its_last_words() -> None:
             await flow.stop(5)
             assert 15 <= now() - starts.began <= 25
             flow.store.exchange = real  # type: ignore[method-assign]
-            assert (await flow.store.sweep()).reclaimed == 1, "its worker has signed off"
+            assert await flow.counts() == {"work-ready": 1}, "its worker has signed off"
+            assert [item.attempt for item in await flow.items()] == [0], "and it costs nothing"
             await audited(flow)
 
     virtually(main)
@@ -743,133 +768,6 @@ def test_settings_in_force_are_those_that_were_given() -> None:
             assert checks(flow) == 4
 
     virtually(main)
-
-
-# --- finishes gather ---
-
-
-class Commits:
-    """Notes when a flow commits finishes, and how many together."""
-
-    def __init__(self, flow: Flow, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.at: list[tuple[float, int]] = []
-        began, exchange = now(), flow.store.exchange
-
-        async def noted(worker: str, finishes: Any, claims: Any) -> Any:
-            if finishes:
-                self.at.append((round(now() - began, 3), len(finishes)))
-            return await exchange(worker, finishes, claims)
-
-        monkeypatch.setattr(flow.store, "exchange", noted)
-
-
-def gathered(
-    monkeypatch: pytest.MonkeyPatch, takes: list[float], *, watched: bool = False, **rules: Any
-) -> list[tuple[float, int]]:
-    """The commits of items whose attempts take so many seconds each."""
-
-    async def main() -> list[tuple[float, int]]:
-        async def handler(work: Work) -> str:
-            await asyncio.sleep(takes[int(work.key)])
-            return "x"
-
-        pipeline = solo(handler, **rules)
-        async with virtual_flow(":memory:", pipeline) as flow:
-            commits = Commits(flow, monkeypatch)
-            if watched:
-                flow.bus.subscribe()
-            await flow.add(pipeline, [str(at) for at in range(len(takes))])
-            await flow.drain()
-            await audited(flow)
-            return commits.at
-
-    return virtually(main)
-
-
-def test_what_ends_waits_a_moment_for_its_neighbours(monkeypatch: pytest.MonkeyPatch) -> None:
-    takes = [1.0, 1.01, 1.015, 1.5, 9]
-    assert gathered(monkeypatch, takes, limit=50) == [(1.02, 3), (1.52, 1), (9.0, 1)]
-
-
-def test_it_waits_an_eighth_of_its_attempt_at_the_most(monkeypatch: pytest.MonkeyPatch) -> None:
-    takes = [0.08, 0.089, 0.2, 1]
-    assert gathered(monkeypatch, takes, limit=50) == [(0.09, 2), (0.22, 1), (1.0, 1)]
-
-
-def test_what_nobody_waits_for_waits_longer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its stage is the last one and has no limit."""
-    takes = [0.02, 0.06, 1.0, 1.04, 9]
-    assert gathered(monkeypatch, takes) == [(0.07, 2), (1.05, 2), (9.0, 1)]
-
-
-def test_while_somebody_watches_nothing_waits_longer_than_it_took(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    takes = [0.02, 0.035, 0.06, 1.0, 1.04, 9]
-    gaps = [(0.04, 2), (0.11, 1), (1.05, 2), (9.0, 1)]
-    assert gathered(monkeypatch, takes, watched=True) == gaps
-
-
-def test_where_everybody_waits_for_a_core_it_waits_half_of_its_attempt(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(LoopHeart, "pressed", lambda self: True)
-    takes = [0.06, 0.08, 1.0, 1.04, 1.06, 9]
-    assert gathered(monkeypatch, takes, limit=50) == [(0.09, 2), (1.05, 2), (1.11, 1), (9.0, 1)]
-
-
-def test_the_last_one_waits_for_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert gathered(monkeypatch, [1.0]) == [(1.0, 1)]
-
-
-def test_the_last_of_several_takes_those_along_that_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert gathered(monkeypatch, [1.0, 1.005]) == [(1.005, 2)]
-
-
-def test_so_many_are_committed_without_waiting_longer(monkeypatch: pytest.MonkeyPatch) -> None:
-    takes = [1.0] * 40 + [2.0]
-    assert gathered(monkeypatch, takes, processors=50) == [(1.0, 40), (2.0, 1)]
-
-
-def test_nobody_waits_while_a_processor_could_have_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Word comes that there may be something to claim, and processors idle."""
-
-    async def main() -> list[tuple[float, int]]:
-        async def handler(work: Work) -> str:
-            await asyncio.sleep(float(work.key))
-            return "x"
-
-        pipeline = solo(handler)
-        async with virtual_flow(":memory:", pipeline) as flow:
-            commits = Commits(flow, monkeypatch)
-            flow.start()
-            await flow.add(pipeline, ["1", "3"])
-            await asyncio.sleep(1.01)
-            assert commits.at == []
-            flow._told()
-            await asyncio.sleep(0)
-            await asyncio.sleep(0.001)
-            return list(commits.at)
-
-    assert virtually(main) == [(1.01, 1)]
-
-
-def test_a_stop_waits_for_no_neighbours(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def main() -> list[tuple[float, int]]:
-        async def handler(work: Work) -> str:
-            await asyncio.sleep(float(work.key))
-            return "x"
-
-        pipeline = solo(handler)
-        async with virtual_flow(":memory:", pipeline) as flow:
-            commits = Commits(flow, monkeypatch)
-            flow.start()
-            await flow.add(pipeline, ["1", "3"])
-            await asyncio.sleep(1.01)
-            await flow.stop()
-            return commits.at
-
-    assert virtually(main) == [(1.01, 1), (3.0, 1)]
 
 
 # --- texts in progress ---

@@ -95,7 +95,7 @@ async def _claimed(flow: Flow, title: str) -> Lease:
     await flow.store.beat(worker)
     item = (await flow.item("expand", title)).id
     claim = Claim("expand", "load", "", 1, item=item)
-    reply = await flow.store.exchange(worker.id, [], [claim])
+    reply = await flow.store.exchange(worker.id, 1, [], [claim])
     [lease] = reply.claimed[0].leases
     return lease
 

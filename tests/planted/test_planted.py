@@ -9,7 +9,9 @@ import pytest
 from onceflow import StoreUnavailable
 from onceflow.store import sqlite_write
 from onceflow.store.sqlite import SqliteStore
+from onceflow.testing.clock import FakeClock
 from onceflow.testing.simulate import play
+from onceflow.testing.suite_lease import LeaseSuite
 from tests.planted import bugs
 
 SEEDS_MAX = 1000
@@ -24,6 +26,23 @@ def test_the_simulation_finds(plant: bugs.Plant, monkeypatch: pytest.MonkeyPatch
     assert found is not None, f"{plant.__doc__} was not found in {SEEDS_MAX} seeds"
     monkeypatch.undo()
     assert play(found).violations == [], "it is the planted bug that was found, not another one"
+
+
+@pytest.mark.parametrize(
+    ("plant", "name"), bugs.FOUND_BY_SUITE, ids=lambda each: getattr(each, "__name__", "")
+)
+async def test_the_behaviour_suite_finds(
+    plant: bugs.Plant, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def make_store(clock: FakeClock) -> SqliteStore:
+        return SqliteStore(tmp_path / f"{len(list(tmp_path.iterdir()))}.db", clock=clock)
+
+    test = getattr(LeaseSuite(), name)
+    await test(make_store)
+    plant(monkeypatch)
+
+    with pytest.raises(AssertionError):
+        await test(make_store)
 
 
 async def written_after_a_look(path: Path) -> str | None:

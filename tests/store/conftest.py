@@ -17,6 +17,7 @@ pytest.register_assert_rewrite(
     "onceflow.testing.rig",
     "onceflow.testing.suite_claim",
     "onceflow.testing.suite_finish",
+    "onceflow.testing.suite_lease",
     "onceflow.testing.suite_operate",
     "onceflow.testing.suite_race",
     "onceflow.testing.suite_run",

@@ -176,6 +176,29 @@ async def test_attempts_given_back_do_not_count_against_the_bound(database: Data
         await rig.lease("scrape")
 
 
+DEATHS = 5
+
+
+async def test_deaths_beside_others_do_not_count_against_the_bound(database: Database) -> None:
+    async with Rig(database.make, PLAIN, audit=False) as rig:
+        await rig.add(["a", "b"])
+        for _ in range(DEATHS):
+            assert len((await rig.claim("scrape")).leases) == 2
+            await rig.store.leave("w")
+            await rig.store.sweep()
+            await rig.beat("w")
+            rig.clock.advance(seconds=APART_MS / 1000)
+            await rig.store.sweep()
+
+        # A reclaim that left the attempt where it was has given none back.
+        kept = "UPDATE event SET attempt = 1 WHERE kind = 'reclaimed' AND item = 1"
+        found = await broken(rig, database, kept)
+
+        [(invariant, key, detail)] = [each for each in found if each[0] == "I10"]
+        assert (invariant, key) == ("I10", "a")
+        assert f"{DEATHS} attempts" in detail
+
+
 async def test_the_table_itself_refuses_a_second_result(database: Database) -> None:
     async with Rig(database.make, PLAIN, audit=False) as rig:
         await rig.add(["a", "b"])

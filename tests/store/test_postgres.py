@@ -5,6 +5,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
+from hashlib import md5
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
@@ -15,7 +16,7 @@ from asyncpg.prepared_stmt import PreparedStatement
 
 from onceflow.core.errors import StoreError, StoreUnavailable, WrongDatabase
 from onceflow.core.item import Seed
-from onceflow.core.pipeline import Stage
+from onceflow.core.pipeline import Lane, Stage
 from onceflow.core.transition import Done
 from onceflow.store import open_store, postgres_connect, postgres_write
 from onceflow.store import postgres as postgres_module
@@ -329,7 +330,7 @@ async def test_whatever_is_not_the_simplest_case_goes_the_longer_way(
     await store.beat(Worker("w", "host.test", 7))
     await store.add(Add(NEWS, "r1", [Seed("a")], seal=False))
 
-    accepted = await store.add(request_, "w", [replace(CLAIM, count=max(new, 1))])
+    accepted = await store.add(request_, "w", 1, [replace(CLAIM, count=max(new, 1))])
 
     assert accepted.added.new == new
     assert sum(len(one.leases) for one in accepted.claimed) == 1 or new != 1
@@ -422,7 +423,7 @@ async def test_a_connection_that_died_unnoticed_is_replaced(
             "WHERE application_name = 'onceflow' AND datname = current_database()"
         )
         await store.sweep()
-        await store.exchange("w", [], [])
+        await store.exchange("w", 1, [], [])
 
 
 async def test_a_commit_whose_answer_was_lost_is_asked_again(
@@ -596,7 +597,7 @@ async def test_the_store_uses_few_connections(
     await store.add(Add(NEWS, "r1", [Seed(f"k{number}") for number in range(100)]))
     wish = Rig(lambda clock: store).wish("scrape", 1)
 
-    await asyncio.gather(*[store.exchange("w", [], [wish]) for _ in range(60)])
+    await asyncio.gather(*[store.exchange("w", at, [], [wish]) for at in range(60)])
 
     used = await (await raw()).fetchval(
         "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'onceflow' "
@@ -704,6 +705,23 @@ async def test_a_stage_that_vanished_is_named(
 
         with refused(StoreError, "news/scrape"):
             await r.claim("scrape")
+
+
+def short_form_of(key: str) -> str:
+    raw = key.encode()
+    digests = [md5(each, usedforsecurity=False).hexdigest() for each in (raw, "…".encode() + raw)]
+    return f"{key[:100]}…{len(raw)}{''.join(digests)}"
+
+
+async def test_a_short_key_cannot_be_the_short_form_of_a_long_one(postgres_url: str) -> None:
+    async with rig(postgres_url) as r:
+        long = "https://site.test/" + "x" * 2000
+        crafted = short_form_of(long)
+        for key in (crafted, long, "and … again"):
+            assert (await r.add([key], f"run of {key[:50]} {len(key)}")).new == 1
+        for key in (crafted, long, "and … again"):
+            assert (await r.item(key))["key"] == key
+            assert (await r.add([key], "again", seal=False)).known == 1
 
 
 # --- poolers ---
@@ -847,7 +865,7 @@ async def test_what_one_statement_cannot_carry_goes_in_several(
         leases = (await r.claim("scrape", 10)).leases
         finishes = [r.finishing(lease, Done("y" * 100_000)) for lease in leases]
         finishes[4] = finishes[4]._replace(lease=leases[4]._replace(fence=0))
-        reply = await r.store.exchange("w", finishes, [])
+        reply = await r.exchange(finishes)
 
         assert list(reply.kept) == [at != 4 for at in range(10)]
 
@@ -962,8 +980,8 @@ async def test_what_a_worker_asked_for_before_it_signed_off_is_not_claimed_after
         await operator.execute(postgres_write.own_stages(both).lstrip("; "))
 
         finishing = r.finishing(lease)._replace(claim_next=True)
-        last_word = asyncio.create_task(store.exchange("gone", [finishing], [r.wish("scrape")]))
-        adding = asyncio.create_task(store.add(Add(NEWS, "r2", [Seed("c")]), "gone", [CLAIM]))
+        last_word = asyncio.create_task(store.exchange("gone", 71, [finishing], [r.wish("scrape")]))
+        adding = asyncio.create_task(store.add(Add(NEWS, "r2", [Seed("c")]), "gone", 72, [CLAIM]))
         await _until_somebody_waits(watcher, 2)
         last_word.cancel()
         adding.cancel()
@@ -972,7 +990,7 @@ async def test_what_a_worker_asked_for_before_it_signed_off_is_not_claimed_after
         await tuning.commit()
         await _until_nobody_is_at_work(watcher)
 
-        assert await r.store.read("held", worker="gone") == []
+        assert await r.store.held("gone") == set()
         assert await r.place("a") == ("summarize", "ready"), "what it had done is kept"
         assert (await r.store.sweep()).reclaimed == 0
 
@@ -996,69 +1014,80 @@ async def test_what_is_simple_is_one_word_to_the_server(
         leases = (await r.claim("scrape", 2)).leases
         await r.finish(leases)
         both = [r.wish("scrape"), r.wish("summarize")]
-        reply = await r.store.exchange("w", [], both)
+        reply = await r.exchange([], both)
 
         assert words == ["exchange"] * 3
         assert [len(one.leases) for one in reply.claimed] == [1, 2]
 
 
-async def test_where_runs_take_turns_the_longer_way_is_gone_until_one_is_left(
-    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("bounds", ["limit", "lanes", "turns", "name", "prefetch"])
+async def test_a_claim_is_one_word_whatever_bounds_it(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch, bounds: str
 ) -> None:
-    async with rig(postgres_url) as r:
-        await r.add("abc", "r1")
-        await r.add("x", "r2")
+    lane = Lane(lambda key: key[0], 2)
+    stage = Stage("scrape", handler, limit=3 if bounds == "limit" else None,
+                  lane=lane if bounds == "lanes" else None)  # fmt: skip
+    async with rig(postgres_url, pipeline(stage)) as r:
+        await r.add(["a1", "a2", "b1"], "r1")
+        await r.add(["x1"], "r2")
+        item = (await r.item("b1"))["id"] if bounds == "name" else None
         words = spoken(monkeypatch)
 
-        assert len((await r.claim("scrape", 3)).leases) == 3
-        assert words[0] == "exchange"
-        assert words.count("claim") == 2, "r2 had less than its share"
-        words.clear()
-        assert len((await r.claim("scrape", 3)).leases) == 1
-        assert "exchange" not in words
-        words.clear()
-        assert (await r.claim("scrape", 3)).leases == []
+        claimed = await r.claim("scrape", 3, item=item, prefetch=bounds == "prefetch")
+
+        assert len(claimed.leases) == (1 if item else 3)
         assert words == ["exchange"]
+
+
+async def test_new_keys_and_their_claim_are_one_word(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with rig(postgres_url, LIMITED) as r:
+        words = spoken(monkeypatch)
+        for number, seeds in enumerate([[Seed("a")], [Seed("b", {"some": "data"}), Seed("c")]]):
+            added, claimed = await r.add_and_claim(
+                Add(LIMITED, f"r{number}", seeds), r.wish("scrape", 5)
+            )
+            assert (added.new, len(claimed.leases)) == (len(seeds), len(seeds))
+
+        assert words == ["add", "add"]
+
+
+async def test_an_add_with_known_keys_is_one_transaction(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Cut between two, it would leave a run that nobody can seal."""
+    async with rig(postgres_url) as r:
+        await r.add(["a"], "r1")
+        words = spoken(monkeypatch)
+
+        added, claimed = await r.add_and_claim(
+            Add(NEWS, "r2", [Seed("a"), Seed("b")]), r.wish("scrape", 5)
+        )
+
+        assert (added.new, added.known, len(claimed.leases)) == (1, 1, 2)
+        assert words[0] == "add", "it has done nothing"
+        assert [word for word in words if word.startswith(("BEGIN", "COMMIT", "NOTIFY"))] == [
+            words[1], words[-1],
+        ]  # fmt: skip
 
 
 def spoken(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What is said to the server from now on: names of statements, or their texts."""
     words: list[str] = []
-    rows, execute = Transaction._rows, postgres_connect.Link.execute
+    rows, execute = Transaction.rows, postgres_connect.Link.execute
 
-    async def _rows(self: Transaction, name: str, *rest: Any) -> Any:
+    async def _rows(self: Transaction, name: str, *rest: Any, **parameters: Any) -> Any:
         words.append(name)
-        return await rows(self, name, *rest)
+        return await rows(self, name, *rest, **parameters)
 
     async def _execute(self: Any, text: str, **named: Any) -> Any:
         words.append(text)
         return await execute(self, text, **named)
 
-    monkeypatch.setattr(Transaction, "_rows", _rows)
+    monkeypatch.setattr(Transaction, "rows", _rows)
     monkeypatch.setattr(postgres_connect.Link, "execute", _execute)
     return words
-
-
-async def test_types_that_every_server_has_are_asked_about_once(
-    postgres_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[set[int]] = []
-    ask = asyncpg.Connection._introspect_types
-
-    async def _introspect_types(self: Any, oids: Any, timeout: Any) -> Any:  # noqa: ASYNC109
-        asked.append(set(oids))
-        return await ask(self, oids, timeout)
-
-    monkeypatch.setattr(asyncpg.Connection, "_introspect_types", _introspect_types)
-    monkeypatch.setattr(postgres_connect, "COMMON_TYPES", {})
-    for _ in range(2):
-        async with rig(postgres_url) as r:
-            lost = await r.store._write(  # type: ignore[attr-defined]
-                lambda db: db.rows("finish_known", worker="w", places=[1], items=[1], fences=[1])
-            )
-            assert lost == []
-
-    assert asked == [{1016}]
 
 
 async def test_a_claim_waits_for_the_lock_of_a_bounded_stage(

@@ -178,6 +178,38 @@ async def test_keys_stay_unique_through_the_migration_that_moved_them(
     assert found == ["a", "a", long, "c"], "an item of its own goes before another one's alias"
 
 
+async def test_keys_that_look_like_short_forms_are_found_after_the_migration_that_shortened_them(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres_module, "migrations", _up_to(8))
+    older = PostgresStore(postgres_url)
+    await older.open([])
+    await older.close()
+    monkeypatch.undo()
+    keys = ["wait … what", "x" * 5000, "plain"]
+    connection: Any = await asyncpg.connect(postgres_url)
+    await connection.execute("SET search_path TO onceflow")
+    await connection.execute(
+        "INSERT INTO item (pipeline, key, stage, phase, run, version, created_at, updated_at) "
+        "SELECT 'news', key, 'scrape', 'ready', 'old', 1, 0, 0 FROM unnest($1::text[]) AS k (key)",
+        keys,
+    )
+    await connection.execute(
+        "INSERT INTO alias (pipeline, item, short_key) SELECT pipeline, id, shorten(key) FROM item"
+    )
+    await connection.execute(
+        "INSERT INTO alias (pipeline, key, item, short_key) VALUES ('news', 'b…', 3, 'b…')"
+    )
+    await connection.close()
+
+    store = PostgresStore(postgres_url)
+    await store.open([NEWS])
+    added = (await store.add(Add(NEWS, "new", [Seed(key) for key in (*keys, "b…")]))).added
+    await store.close()
+
+    assert (added.new, added.known) == (0, 4)
+
+
 def test_both_stores_have_the_same_columns() -> None:
     def columns(name: str) -> set[str]:
         text = (HERE / name).read_text()

@@ -4,9 +4,8 @@ import asyncio
 import os
 import socket
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Literal
 
 import apsw
 import pytest
@@ -15,15 +14,12 @@ from onceflow.core.errors import OnceflowError, StoreError, StoreUnavailable, Wr
 from onceflow.core.item import Seed
 from onceflow.store import sqlite as sqlite_module
 from onceflow.store import wake
-from onceflow.store import writer as writer_module
-from onceflow.store.base import Accepted, Add, Claim, Worker
+from onceflow.store.base import Add, Worker
 from onceflow.store.clock import boot_id, ticks_ms, wall_ms
 from onceflow.store.queries import migrations, numbered, sql
 from onceflow.store.sqlite import APPLICATION_ID, SqliteStore, create
 from onceflow.testing.rig import NEWS, Rig, pipeline, refused
 from tests.store.conftest import Database
-
-CLAIM = Claim(NEWS.name, NEWS.first.name, "", 1)
 
 
 def snapshot(folder: Path) -> dict[str, bytes]:
@@ -242,7 +238,7 @@ async def test_a_worker_of_an_earlier_boot_is_gone(tmp_path: Path) -> None:
     await first.beat(Worker("w", "host.test", 1))
     await first.add(Add(NEWS, "r", [Seed("a")]))
     wish = Rig(lambda clock: first).wish("scrape")
-    reply = await first.exchange("w", [], [wish])
+    reply = await first.exchange("w", 1, [], [wish])
     assert len(reply.claimed[0].leases) == 1
     assert (await first.sweep()).reclaimed == 0
     await first.close()
@@ -337,137 +333,6 @@ async def test_a_write_lock_that_is_never_given_up_is_named(
     foreign.execute("ROLLBACK")
     foreign.close()
     assert (await store.add(Add(NEWS, "r1", [Seed("a")])))[0].new == 1
-
-
-class Disk:
-    """A disk that takes its time, until it is let go."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.asked, self.go = threading.Event(), threading.Event()
-        self.error: OSError | None = None
-        self._real = writer_module.SYNC
-        monkeypatch.setattr(writer_module, "SYNC", self._sync)
-
-    def _sync(self, file: int) -> None:
-        self.asked.set()
-        self.go.wait(30)
-        if self.error is not None:
-            raise self.error
-        self._real(file)
-
-
-def adding(
-    store: SqliteStore, key: str, told: Callable[[Accepted], None] = lambda _: None
-) -> asyncio.Task[Accepted]:
-    request = Add(NEWS, f"run of {key}", [Seed(key)])
-    return asyncio.create_task(store.add(request, "w", [CLAIM], told))
-
-
-def commits_wait(store: SqliteStore) -> Awaitable[bool]:
-    return store._write(lambda db: db.pragma("synchronous") == 2)
-
-
-async def test_an_early_value_is_there_for_everybody_before_the_disk_has_it(
-    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    disk = Disk(monkeypatch)
-    told: asyncio.Queue[Accepted] = asyncio.Queue()
-
-    waiting = adding(store, "a", told.put_nowait)
-    accepted = await told.get()
-
-    assert [lease.key for lease in accepted.claimed[0].leases] == ["a"]
-    await asyncio.to_thread(disk.asked.wait, 30)
-    stranger = apsw.Connection(str(store.path))
-    assert stranger.execute("SELECT key, phase FROM item").fetchall() == [("a", "active")]
-    stranger.close()
-    assert not waiting.done()
-    disk.go.set()
-    assert await waiting == accepted
-    assert told.empty()
-
-
-async def test_what_others_write_beside_an_early_value_is_not_seen_before_the_disk_has_it(
-    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A group in which not everything is early is committed as usual."""
-    disk = Disk(monkeypatch)
-    begun, go = threading.Event(), threading.Event()
-
-    def hold(db: apsw.Connection) -> None:
-        begun.set()
-        go.wait(30)
-
-    held = asyncio.ensure_future(store._write(hold))
-    await asyncio.to_thread(begun.wait, 30)
-    told: list[Accepted] = []
-    both = asyncio.gather(adding(store, "a", told.append), store.add(Add(NEWS, "r1", [Seed("b")])))
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
-    go.set()
-    await held
-    first, second = await both
-    assert first.added.new == second.added.new == 1
-    assert not told
-    assert not disk.asked.is_set()
-
-
-async def test_a_disk_that_fails_at_the_last_moment_is_named(
-    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    disk = Disk(monkeypatch)
-    disk.error = OSError(5, "Input/output error")
-    disk.go.set()
-
-    told: list[Accepted] = []
-    with refused(StoreUnavailable, str(store.path), "Input/output error", "is not known"):
-        await adding(store, "a", told.append)
-    assert len(told) == 1
-    disk.error = None
-
-    # What the disk has dropped then would be a hole in the log: it is given up first.
-    reader = apsw.Connection(str(store.path))
-    reader.execute("BEGIN")
-    assert reader.execute("SELECT count(*) FROM item").get == 1
-    monkeypatch.setattr(sqlite_module, "LOCK_WAIT_SECONDS", 0.0)
-    with refused(StoreUnavailable, str(store.path)):
-        await adding(store, "b")
-    reader.close()
-
-    await adding(store, "b")
-    copy = apsw.Connection(f"file:{store.path}?immutable=1", flags=apsw.SQLITE_OPEN_URI | 1)
-    assert copy.execute("SELECT key FROM item").fetchall() == [("a",)], "it is not in the log alone"
-    copy.close()
-
-
-@pytest.mark.parametrize("durability", ["full", "normal"])
-async def test_all_other_commits_wait_for_the_disk_as_they_were_told(
-    tmp_path: Path, durability: Literal["full", "normal"]
-) -> None:
-    store = SqliteStore(tmp_path / "x.db", durability=durability)
-    await store.open([NEWS])
-    for key in "abc":
-        told: list[Accepted] = []
-        await adding(store, key, told.append)
-        assert bool(told) == (durability == "full")
-        assert await commits_wait(store) == (durability == "full")
-    await store.close()
-
-
-async def test_nothing_is_told_early_where_the_log_cannot_be_opened(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def broken(path: str, flags: int) -> int:
-        raise PermissionError(13, "Permission denied", path)
-
-    monkeypatch.setattr(os, "open", broken)
-    store = SqliteStore(tmp_path / "x.db")
-    await store.open([NEWS])
-    told: list[Accepted] = []
-    await adding(store, "a", told.append)
-    assert not told
-    assert await commits_wait(store)
-    await store.close()
 
 
 async def test_heartbeats_go_before_everything_that_waits(store: SqliteStore) -> None:
@@ -606,7 +471,7 @@ def test_a_statement_that_is_not_there_is_named() -> None:
 def test_parameters_are_numbered_in_the_order_they_come() -> None:
     text, names = numbered("postgres", "finish_known")
 
-    assert names == ("places", "items", "fences", "worker")
+    assert names == ("places", "items", "fences", "pipelines", "keys", "worker")
     assert "$1" in text
     assert ":" not in text.replace("::", "")
 

@@ -51,9 +51,30 @@ class Server:
         self._account = account
         self._password = secrets.token_hex(16)
         self._bin = _binaries(folder, self._account)
+        self._set_up(settings)
+
+    def _set_up(self, settings: Mapping[str, str | int]) -> None:
         self._initialize(settings)
         self._start_on_a_free_port()
         self._guard = self._start_guard()
+
+    def standby(self) -> "Server":
+        """A second server that follows this one, until it is promoted or told to fall behind."""
+        folder = _new_folder(self._account)
+        try:
+            return Standby(folder, self, self._account)
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+
+    def promote(self) -> None:
+        """Make a standby a server of its own. What it has not received by now is lost."""
+        self._pg_ctl("promote")
+
+    def fall_behind(self) -> None:
+        """Have a standby receive nothing more."""
+        self.execute("ALTER SYSTEM SET primary_conninfo = ''")
+        self.execute("SELECT pg_reload_conf()")
 
     @property
     def url(self) -> str:
@@ -188,6 +209,28 @@ class Server:
                 )
 
 
+class Standby(Server):
+    """A server that begins as a copy of another one, and follows it."""
+
+    def __init__(self, folder: Path, primary: Server, account: pwd.struct_passwd | None) -> None:
+        self._primary = primary
+        super().__init__(folder, {}, account)
+
+    def _initialize(self, settings: Mapping[str, str | int]) -> None:
+        self._password = self._primary._password
+        if self._account:
+            os.chown(self.folder, self._account.pw_uid, self._account.pw_gid)
+        self._run(
+            "pg_basebackup",
+            "--no-sync",
+            "--checkpoint=fast",
+            "--wal-method=stream",
+            "--write-recovery-conf",
+            f"--pgdata={self._data}",
+            f"--dbname={self._primary.url}",
+        )
+
+
 def start(folder: Path | None = None, settings: Mapping[str, str | int] | None = None) -> Server:
     """Start a new server that keeps its data in ``folder``, or in a temp folder of its own.
 
@@ -196,8 +239,7 @@ def start(folder: Path | None = None, settings: Mapping[str, str | int] | None =
     not named has PostgreSQL's own, durable defaults. Raises ``Unavailable`` where none can run.
     """
     account = _account()
-    if folder is None:
-        folder = Path(tempfile.mkdtemp(prefix="onceflow-pg-", dir=_reachable_temp(account)))
+    folder = folder or _new_folder(account)
     folder.mkdir(parents=True, exist_ok=True)
     folder = folder.resolve()
     if not _may(account, "test", "-x", folder.parent):
@@ -207,6 +249,10 @@ def start(folder: Path | None = None, settings: Mapping[str, str | int] | None =
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
+
+
+def _new_folder(account: pwd.struct_passwd | None) -> Path:
+    return Path(tempfile.mkdtemp(prefix="onceflow-pg-", dir=_reachable_temp(account)))
 
 
 def execute(url: str, statement: str) -> None:

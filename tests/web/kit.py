@@ -22,6 +22,7 @@ from onceflow.store.base import Claim, Finish, Worker
 from onceflow.testing.site import Exchange
 from tests.cli.conftest import clean_environment, spawn
 from tests.cli.loopback import ALLOW, GENTLE, HEAD, MODEL_PATH, Loopback, _chunk, _usage
+from tests.engine.kit import NUMBERS
 from tests.support import postgres
 
 STORY = {"headline": "Bread", "summary": "It is baked.", "body": "It rises.", "tags": ["bread"]}
@@ -125,13 +126,15 @@ class Puppet:
         """Claim an item's stage and keep it."""
         await self.flow.store.beat(self.worker)
         claim = Claim("ingest", stage, BEFORE[stage], 1, item=item)
-        reply = await self.flow.store.exchange(self.worker.id, [], [claim])
+        reply = await self.flow.store.exchange(self.worker.id, next(NUMBERS), [], [claim])
         [lease] = reply.claimed[0].leases
         return lease
 
     async def finish(self, lease: Lease) -> None:
         change = decide(self.pipeline, lease, Done(RESULTS[lease.stage]))
-        reply = await self.flow.store.exchange(self.worker.id, [Finish(lease, change)], [])
+        reply = await self.flow.store.exchange(
+            self.worker.id, next(NUMBERS), [Finish(lease, change)], []
+        )
         assert list(reply.kept) == [True]
 
     async def die(self) -> None:

@@ -22,6 +22,7 @@ from onceflow.pipelines.ingest import Ingest
 from onceflow.web import create_app
 from onceflow.web.server import listen, make_server
 from tests.cli.conftest import clean_environment
+from tests.engine.kit import NUMBERS
 from tests.web.conftest import Place
 from tests.web.kit import Puppet, Server, puppet_flow, served
 
@@ -466,7 +467,9 @@ async def test_A17_markup_from_outside_is_shown_as_text(quiet: Place, puppet: Pu
 
     async def end(lease: Any, outcome: Any) -> None:
         change = decide(puppet.pipeline, lease, outcome)
-        await puppet.flow.store.exchange(puppet.worker.id, [Finish(lease, change)], [])
+        await puppet.flow.store.exchange(
+            puppet.worker.id, next(NUMBERS), [Finish(lease, change)], []
+        )
 
     await end(lease, Done({"url": nasty, "contentType": nasty, "rawHtml": nasty}))
     text = {"url": nasty, "title": nasty, "author": nasty, "extractedText": nasty}

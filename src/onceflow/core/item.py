@@ -87,14 +87,20 @@ class Lease(NamedTuple):
     claimed_at: int
     data: bytes | None
     """The stored result of the stage before, as the store keeps it; None if there is none."""
+    ticket: int
+    """The number of the exchange that gave it. No process uses one twice, so it cannot come again,
+    also when a database has lost its last commits and gives ids and fences once more."""
+    alone: bool = False
+    """So many workers died while it ran beside others that nothing else runs while it does. Its
+    handler begins only when the store was told so."""
 
 
-Mark: TypeAlias = tuple[int, int]
-"""An item and a fence: which lease it is."""
+Mark: TypeAlias = tuple[int, int, int]
+"""An item, a fence and a ticket: which lease it is."""
 
 
 def mark_of(lease: Lease) -> Mark:
-    return lease.item, lease.fence
+    return lease.item, lease.fence, lease.ticket
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,13 +59,13 @@ class Stage:
     children are then too. Only the last stage can."""
     next: str | None = None
     attempts: int | None = None
-    deaths: int | None = None
-    """How many workers may die with an item before it is failed as poison, if that is more than its
-    attempts. One that claims many items at once takes many with it, and hardly any is the cause."""
     deadline_seconds: float = 300.0
     processors: int = 10
     batch: int = 10
-    """How many items one claim takes into the local queue, beyond the idle processors."""
+    """How many items one claim takes at the most, unless half of the processors are more."""
+    prefetch: int = 0
+    """How many items may wait in the local queue, beyond the idle processors. They are claimed, so
+    their state says `active`; an attempt counts only when its handler begins."""
     assign_max: int | None = None
     """How many items the coordinator assigns in one cycle; None is no throttle."""
 
@@ -209,10 +209,6 @@ class Pipeline:
     def attempts_of(self, stage: Stage) -> int:
         return self.attempts if stage.attempts is None else stage.attempts
 
-    def claims_of(self, stage: Stage) -> int:
-        """How often an item is claimed in a stage at the most, until it is given up."""
-        return max(self.attempts_of(stage), stage.deaths or 0)
-
     def lane_of(self, stage: Stage, key: str) -> str:
         """The lane an item with that key has in that stage; empty where there are none."""
         return "" if stage.lane is None else stage.lane.key(key)[:LANE_CHARS_MAX] or "-"
@@ -316,11 +312,12 @@ def _check_stage(pipeline: Pipeline, stage: Stage, refuse: Callable[[str], None]
     bounds = {
         "limit": stage.limit,
         "attempts": stage.attempts,
-        "deaths": stage.deaths,
         "processors": stage.processors,
         "batch": stage.batch,
         "assign_max": stage.assign_max,
     }
+    least = {"prefetch": 0}
+    bounds["prefetch"] = stage.prefetch
     if stage.lane is not None:
         bounds["lane limit"] = stage.lane.limit
         if stage.lane.spacing_seconds < 0:
@@ -330,8 +327,8 @@ def _check_stage(pipeline: Pipeline, stage: Stage, refuse: Callable[[str], None]
     for name, value in bounds.items():
         if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
             refuse(f"{whose}: {name} is {value!r}; it must be a whole number")
-        elif value is not None and value < 1:
-            refuse(f"{whose}: {name} is {value}; it must be at least 1")
+        elif value is not None and value < (lowest := least.get(name, 1)):
+            refuse(f"{whose}: {name} is {value}; it must be at least {lowest}")
     if not _is_number(stage.deadline_seconds) or stage.deadline_seconds <= 0:
         refuse(f"{whose}: deadline_seconds is {stage.deadline_seconds}; it must be above 0")
 

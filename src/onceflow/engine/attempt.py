@@ -95,7 +95,7 @@ async def attempt(
             if inspect.isawaitable(value):  # a plain def that gave a coroutine back
                 value = await value
         return outcome_of(value)
-    except (asyncio.CancelledError, KeyboardInterrupt, GeneratorExit):
+    except (asyncio.CancelledError, KeyboardInterrupt):
         raise
     except BaseException as error:  # some raise their panics past Exception
         failed = await _failure(error, lease, desk)

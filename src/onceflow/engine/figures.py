@@ -14,9 +14,9 @@ from statistics import mean, quantiles
 from typing import TYPE_CHECKING, Any
 
 from onceflow.core.pipeline import Pipeline
+from onceflow.engine.book import Refusal
 from onceflow.engine.neighbours import ended
 from onceflow.engine.pool import ProcessorState
-from onceflow.engine.queue import Refusal
 from onceflow.engine.settings import Settings
 from onceflow.store.base import Row, Store
 from onceflow.store.clock import boot_id

@@ -33,7 +33,7 @@ from onceflow.engine.bus import Bus, Live
 from onceflow.engine.health import Health
 from onceflow.engine.heart import Heart, ThreadHeart
 from onceflow.engine.listing import PAGE, known_states, to_event, to_item, to_run
-from onceflow.engine.manager import Manager, Stopped
+from onceflow.engine.manager import Manager
 from onceflow.engine.neighbours import machine
 from onceflow.engine.settings import Settings
 from onceflow.engine.trigger import Triggered, trigger
@@ -112,11 +112,16 @@ class Flow:
         self._working: asyncio.Task[None] | None = None
         self._at_rest = asyncio.Event()
         self._at_rest.set()
+        self._open = False
+        self._loop: asyncio.AbstractEventLoop
+        """The loop it was opened in, where it works."""
         self.last_health: Health | None = None
         """The report with which the last work of this flow ended."""
 
     async def __aenter__(self) -> Flow:
         await self.store.open(self.pipelines.values())
+        self._loop = asyncio.get_running_loop()
+        self._open = True
         return self
 
     async def __aexit__(
@@ -126,6 +131,7 @@ class Flow:
         trace: TracebackType | None,
     ) -> None:
         await self.stop()
+        self._open = False
         await self.store.close()
 
     # --- adding ---
@@ -182,12 +188,13 @@ class Flow:
         await self._add(Add(self.pipeline(pipeline), run, (), seal=True))
 
     async def _add(self, request: Add) -> Added:
-        if self._manager is not None and request.pipeline.name in self.pipelines:
-            try:
-                return await self._manager.add(request)
-            except Stopped:
-                pass  # then without it
-        return (await self.store.add(request)).added
+        if self._manager is None or request.pipeline.name not in self.pipelines:
+            return (await self.store.add(request)).added
+        asked = self._manager.add(request)
+        if asyncio.get_running_loop() is self._loop:
+            return await asked
+        # A plain `def` handler runs in a thread, and may have a loop of its own there.
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(asked, self._loop))
 
     # --- working ---
 
@@ -243,6 +250,8 @@ class Flow:
 
     def _begin(self, *, until_idle: bool) -> asyncio.Task[None]:
         """Set a manager to work; it can be stopped from now on."""
+        if not self._open:
+            raise OnceflowError("this flow is closed; use it inside `async with onceflow.open(…)`")
         if self._manager is not None:
             raise OnceflowError("this flow is working already; open another one to work twice")
         manager = self._manager = Manager(
@@ -257,8 +266,6 @@ class Flow:
 
     def _ended(self, _working: asyncio.Task[None]) -> None:
         self.last_health = self.health()
-        if self._manager is not None:
-            self._manager.over()
         self._manager = None
         self._at_rest.set()
 

@@ -7,8 +7,8 @@ from collections import Counter
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from onceflow.engine.book import Book
 from onceflow.engine.pool import ProcessorState
-from onceflow.engine.queue import Queues
 from onceflow.engine.scheduler import Scheduler
 
 
@@ -32,6 +32,8 @@ class Tally:
     replaced: int = 0
     """Processors replaced after an error."""
     reclaimed: int = 0
+    setbacks: int = 0
+    """Times the database was seen to know less than it did."""
     fenced: int = 0
     """Times all work was stopped because no heartbeat could be written."""
     checks: int = 0
@@ -69,7 +71,7 @@ class Health:
 
 
 def report(
-    scheduler: Scheduler, queues: Queues, tally: Tally, silent_seconds: float, now: float
+    scheduler: Scheduler, book: Book, tally: Tally, silent_seconds: float, now: float
 ) -> Health:
     """The state of the whole process at this moment."""
     processors: list[dict[str, Any]] = []
@@ -78,7 +80,7 @@ def report(
     pools: dict[str, dict[str, int]] = {}
     for plan in scheduler.plans.values():
         name = f"{plan.pipeline.name}/{plan.stage.name}"
-        sizes[name] = queues.size(plan.key)
+        sizes[name] = book.size(plan.key)
         states = Counter(processor.state for processor in plan.pool.processors)
         pools[name] = {state.value: states[state] for state in ProcessorState}
         if states[ProcessorState.ERROR]:
@@ -111,7 +113,7 @@ def report(
         sizes,
         pools,
         processors,
-        {reason.value: count for reason, count in dict(queues.refused).items()},
+        {reason.value: count for reason, count in dict(book.refused).items()},
         asdict(tally),
         round(silent_seconds, 3),
         problems,

@@ -14,7 +14,6 @@ from collections.abc import Callable
 from typing import Protocol
 
 from onceflow.core.errors import OnceflowError
-from onceflow.engine.pressure import Pressure
 from onceflow.store.base import Store, Worker
 
 log = logging.getLogger("onceflow")
@@ -29,9 +28,6 @@ class Heart(Protocol):
 
     def silent_seconds(self) -> float:
         """How long no beat has been written."""
-
-    def pressed(self) -> bool:
-        """Whether the machine is short of processor time."""
 
 
 class ThreadHeart:
@@ -52,7 +48,6 @@ class ThreadHeart:
         self._known_again = known_again
         self._loop = asyncio.get_running_loop()
         self._beat_at = time.monotonic()
-        self._pressure = Pressure()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="onceflow-heart", daemon=True)
 
@@ -69,9 +64,6 @@ class ThreadHeart:
 
     def silent_seconds(self) -> float:
         return time.monotonic() - self._beat_at
-
-    def pressed(self) -> bool:
-        return self._pressure.is_high()
 
     def _run(self) -> None:
         asyncio.run(self._beat())
@@ -128,9 +120,6 @@ class LoopHeart:
 
     def silent_seconds(self) -> float:
         return self._loop.time() - self._beat_at
-
-    def pressed(self) -> bool:
-        return False
 
     async def _beat(self) -> None:
         while True:

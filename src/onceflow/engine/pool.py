@@ -6,12 +6,11 @@ until the next health check replaces it.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
-from onceflow.core.item import Lease
+from onceflow.core.item import Lease, Mark, mark_of
 
 
 class ProcessorState(StrEnum):
@@ -29,7 +28,6 @@ class Processor:
     lease: Lease | None = None
     since: float = 0.0
     """When the attempt began, on the loop's clock."""
-    attempt: asyncio.Task[None] | None = None
     error: str | None = None
 
 
@@ -41,7 +39,7 @@ class Pool:
     ) -> None:
         self.processors = [Processor(f"{stage}-processor-{at}") for at in range(1, count + 1)]
         self._idle = list(reversed(self.processors))
-        self._busy: dict[int, Processor] = {}  # by item, in the order they began
+        self._busy: dict[Mark, Processor] = {}  # in the order they began
         self._changed = changed
 
     @property
@@ -58,32 +56,38 @@ class Pool:
         processor.state = ProcessorState.BUSY
         processor.lease = lease
         processor.since = now
-        self._busy[lease.item] = processor
+        self._busy[mark_of(lease)] = processor
         if self._changed is not None:
             self._changed(processor)
         return processor
 
-    def release(self, processor: Processor) -> None:
-        """An attempt ended: its processor is free for the next, while the outcome is committed."""
+    def begin(self, processor: Processor, now: float) -> None:
+        """Its attempt begins only now: it had waited for the database."""
         assert processor.lease is not None
-        del self._busy[processor.lease.item]
+        mark = mark_of(processor.lease)
+        del self._busy[mark]
+        processor.since = now
+        self._busy[mark] = processor
+
+    def release(self, processor: Processor) -> None:
+        """Its lease is somebody else's business: it is free for the next."""
+        assert processor.lease is not None
+        del self._busy[mark_of(processor.lease)]
         processor.state = ProcessorState.IDLE
-        processor.lease = processor.attempt = None
+        processor.lease = None
         self._idle.append(processor)
         if self._changed is not None:
             self._changed(processor)
 
-    def fail(self, processor: Processor, error: str) -> Lease:
-        """Take a processor out of service; the lease it had."""
-        lease = processor.lease
-        assert lease is not None
-        del self._busy[lease.item]
+    def fail(self, processor: Processor, error: str) -> None:
+        """Take a processor out of service."""
+        assert processor.lease is not None
+        del self._busy[mark_of(processor.lease)]
         processor.state = ProcessorState.ERROR
         processor.error = error
-        processor.lease = processor.attempt = None
+        processor.lease = None
         if self._changed is not None:
             self._changed(processor)
-        return lease
 
     def replace_failed(self) -> int:
         """Put a fresh processor in the place of each that is in error; how many there were."""
@@ -98,11 +102,6 @@ class Pool:
                     self._changed(processor)
         return count
 
-    def works_on(self, lease: Lease) -> bool:
-        """Whether a processor is busy with this very lease."""
-        processor = self._busy.get(lease.item)
-        return processor is not None and processor.lease is lease
-
     def begun_before(self, time: float) -> Iterator[Processor]:
         """The busy processors whose attempts began before that time."""
         for processor in list(self._busy.values()):
@@ -115,7 +114,3 @@ class Pool:
         for processor in self._busy.values():
             return processor.since
         return None
-
-    def working(self) -> list[Processor]:
-        """Those whose attempts are under way."""
-        return list(self._busy.values())

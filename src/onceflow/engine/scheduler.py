@@ -1,23 +1,26 @@
 """The scheduler: what to claim, and when.
 
 A stage is hungry when there may be something to claim: at the start, after a wake-up, after a
-claim that gave all it was asked for, and at the safety scan. A stage with a limit or lanes is
-claimed only into free processors, so that a lease never waits here while it uses up the limit.
+claim that says there is more, and at the safety scan. It is asked for while it is hungry, has room,
+and no claim of it is under way, unless the last one said that there is more. Only an answer ends
+the hunger, and only if nobody woke the stage since it was asked.
+
+No more is claimed than can begin at once, but for a stage that asks for `prefetch`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import asyncio
+from collections.abc import Iterable, Set
 from dataclasses import dataclass
 
+from onceflow.core.item import Phase
 from onceflow.core.pipeline import Pipeline, Stage
+from onceflow.core.transition import Transition
 from onceflow.engine.attempt import Way
+from onceflow.engine.book import Book, StageKey
 from onceflow.engine.pool import Pool
-from onceflow.engine.queue import Queues, StageKey
 from onceflow.store.base import Claim, Claimed
-
-CLAIM_SPLIT = 100
-"""A larger claim is made in batches, so that one is worked on while another is asked for."""
 
 
 @dataclass(slots=True, eq=False)
@@ -30,102 +33,227 @@ class Plan:
     pool: Pool
     key: StageKey
     way: Way
-    ends: bool = False
-    """Nobody waits for what ends here: nothing follows, and no place is freed."""
     hungry: bool = True
-    guessing: bool = False
-    """Hungry only because a claim under way may find more than it asks for; its answer will say."""
+    woken: int = 0
+    """How often it was woken: an answer ends the hunger only if that is what it was when asked."""
+    more: bool = False
+    """The last claim said that there is more."""
+    full: bool = False
+    """The last claim met the stage's limit: who frees a place wakes it."""
     reserved: int = 0
-    """Room that a claim under way may fill."""
+    """Room that claims under way may fill."""
+    paused: str = ""
+    """Why a handler has it paused, until the database and all that is under way know it."""
     turn: int = 0
     lane: str = ""
     opens_at: float | None = None
     """When a lane that was shut opens, on the loop's clock."""
     assigned_at: float = float("-inf")
 
-    def wish(self, count: int, item: int | None = None) -> Claim:
-        self.turn += 1
-        return Claim(
-            self.pipeline.name, self.stage.name, self.before, count, self.turn, self.lane, item
-        )
+    @property
+    def queues(self) -> bool:
+        """Whether its leases may wait here: then each is begun by a word of its own."""
+        return self.stage.prefetch > 0 or self.stage.assign_max is not None
+
+    @property
+    def claim_most(self) -> int:
+        """How much one claim takes at the most: while it is worked on, the other half is asked
+        for."""
+        return max(self.stage.batch, (len(self.pool.processors) + 1) // 2)
+
+
+@dataclass(slots=True, eq=False)
+class Wish:
+    """One claim that is asked for."""
+
+    plan: Plan
+    claim: Claim
+    woken: int
+    """How often the stage had been woken when it was asked for."""
+    answer: asyncio.Future[bool] | None = None
+    """Who asked for this item by name hears whether it was claimed here."""
+
+    def tell(self, claimed: bool) -> None:
+        if self.answer is not None and not self.answer.done():
+            self.answer.set_result(claimed)
+
+
+@dataclass(slots=True)
+class Named:
+    """An item that is asked for by name."""
+
+    plan: Plan
+    item: int
+    answer: asyncio.Future[bool]
 
 
 class Scheduler:
     """Knows the stages of this process and which of them are hungry."""
 
-    def __init__(self, plans: Iterable[Plan], queues: Queues) -> None:
+    def __init__(self, plans: Iterable[Plan], book: Book) -> None:
         self.plans = {plan.key: plan for plan in plans}
-        self._queues = queues
+        self._book = book
+        self._named: list[Named] = []
+        self._unanswered: list[Wish] = []
+
+    # --- hunger ---
 
     def wake(self, key: StageKey | None = None) -> None:
         """There may be something to claim, in one stage or in any."""
-        plans = self.plans.values() if key is None else (self.plans[key],)
-        for plan in plans:
-            plan.hungry, plan.guessing = True, False
+        for plan in self.plans.values() if key is None else (self.plans[key],):
+            plan.hungry = True
+            plan.woken += 1
+
+    def wake_after(
+        self, changes: Iterable[tuple[Plan, Transition, bool]], but: Set[StageKey] = frozenset()
+    ) -> None:
+        """What transitions make claimable, each with whether its item goes on at once; `but` of
+        stages that a claim in the same transaction looks at."""
+        keys: set[StageKey] = set()
+        for plan, change, goes_on in changes:
+            name = plan.pipeline.name
+            if change.phase is Phase.READY and not goes_on:
+                keys.add((name, change.stage))
+            if plan.stage.bounded or plan.full:
+                keys.add(plan.key)
+            if change.children:
+                keys.add((name, plan.pipeline.first.name))
+                if plan.pipeline.spreads is not None:
+                    keys.add((name, plan.pipeline.spreads.name))
+        for key in keys - but:
+            if key in self.plans:
+                self.wake(key)
+
+    # --- room ---
 
     def room(self, plan: Plan) -> int:
         """How many more leases of a stage can be taken in here."""
-        queued = self._queues.size(plan.key) + plan.reserved
-        free = plan.pool.idle - queued
-        wanted = free if plan.stage.bounded else free + plan.stage.batch
-        return min(wanted, self._queues.most - queued)
+        if self._book.wants_quiet:
+            return 0
+        taken = self._book.size(plan.key) + plan.reserved
+        free = plan.pool.idle - taken
+        wanted = free if plan.stage.bounded else free + plan.stage.prefetch
+        return min(wanted, self._book.most - taken)
 
-    def room_unasked(self, key: StageKey) -> int:
-        """How many items of a stage may be taken in here without a claim's look at whose turn it
-        is: none while somebody may be waiting for that stage, or bounds are to be counted."""
-        plan = self.plans.get(key)
-        return 0 if plan is None or plan.hungry or plan.stage.bounded else self.room(plan)
+    def reserve_next(self, plan: Plan, change: Transition) -> bool:
+        """Whether the stage that an item goes on to is claimed along with its finish: there is room
+        for it here, nothing bounds it, and nobody waits there, as far as its last claim said."""
+        if change.stage == plan.stage.name or not change.goes_on:
+            return False
+        following = self.plans.get((plan.pipeline.name, change.stage))
+        if (
+            following is None
+            or following.hungry
+            or following.stage.bounded
+            or following.queues
+            or following.full
+            or following.paused
+            or self.room(following) <= 0
+        ):
+            return False
+        following.reserved += 1
+        return True
 
-    def wishes(self, now: float) -> list[tuple[Plan, Claim]]:
-        """What to ask for now; the room is reserved until `took` or `gave_up`. Where there is room
-        for another large batch meanwhile, it is asked for beside the first."""
-        wishes: list[tuple[Plan, Claim]] = []
+    # --- claims ---
+
+    def wishes(self, now: float) -> list[Wish]:
+        """What to ask for now; the room is reserved until `answered` or `gave_up`."""
+        wishes: list[Wish] = []
+        named, self._named = self._named, []
+        for one in named:
+            if one.answer.done():
+                continue
+            if self.room(one.plan) > 0 and not one.plan.paused:
+                wishes.append(self.wish(one.plan, 1, one.item, one.answer))
+            elif one.plan.reserved and not one.plan.paused:
+                self._named.append(one)  # a claim under way may leave room for it
+            else:
+                one.answer.set_result(False)
         for plan in self.plans.values():
             if plan.opens_at is not None and plan.opens_at <= now:
                 plan.opens_at = None
                 self.wake(plan.key)
-            large = max(plan.stage.batch, CLAIM_SPLIT)
-            if plan.hungry and (room := self.room(plan)) >= (large if plan.guessing else 1):
-                count = min(room, large)
-                plan.reserved += count
-                plan.guessing = True
-                wishes.append((plan, plan.wish(count)))
+            if plan.hungry and not plan.paused and (plan.more or not plan.reserved):
+                room = min(self.room(plan), plan.claim_most)
+                if room > 0:
+                    wishes.append(self.wish(plan, room))
         return wishes
 
-    def took(self, plan: Plan, wish: Claim, claimed: Claimed, now: float) -> None:
+    def wish(
+        self,
+        plan: Plan,
+        count: int,
+        item: int | None = None,
+        answer: asyncio.Future[bool] | None = None,
+    ) -> Wish:
+        """A claim of a stage, or of one item by name; its room is reserved."""
+        plan.turn += 1
+        plan.reserved += count
+        claim = Claim(
+            plan.pipeline.name, plan.stage.name, plan.before, count, plan.turn, plan.lane, item,
+            plan.queues,
+        )  # fmt: skip
+        return Wish(plan, claim, plan.woken, answer)
+
+    def named(self, plan: Plan, item: int) -> asyncio.Future[bool]:
+        """Ask for one item by name with the next exchange; whether it is claimed here then."""
+        answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._named.append(Named(plan, item, answer))
+        return answer
+
+    def answered(self, wish: Wish, claimed: Claimed, now: float) -> None:
         """A claim was answered."""
-        plan.reserved -= wish.count
+        plan = wish.plan
+        plan.reserved -= wish.claim.count
         plan.lane = claimed.lane
-        if claimed.more:
-            self.wake(plan.key)
-        elif plan.guessing:
-            plan.hungry = plan.guessing = False
         if claimed.opens_in_ms is not None:
             opens_at = now + claimed.opens_in_ms / 1000
             plan.opens_at = min(opens_at, plan.opens_at or opens_at)
+        if wish.claim.item is not None:
+            wish.tell(bool(claimed.leases))
+            return
+        plan.more, plan.full = claimed.more, claimed.full
+        if claimed.more:
+            plan.hungry = True
+        elif plan.woken == wish.woken:
+            plan.hungry = False
 
-    def gave_up(self, plan: Plan, wish: Claim) -> None:
-        """A claim got no answer: ask again."""
-        plan.reserved -= wish.count
-        self.wake(plan.key)
+    def gave_up(self, wish: Wish) -> None:
+        """A claim got no answer. What it may have given is found by reading; who asked by name
+        hears then."""
+        wish.plan.reserved -= wish.claim.count
+        self.wake(wish.plan.key)
+        if wish.answer is not None:
+            self._unanswered.append(wish)
 
-    def opens_at(self) -> float | None:
-        """When the next shut lane opens."""
-        times = [plan.opens_at for plan in self.plans.values() if plan.opens_at is not None]
-        return min(times, default=None)
+    def answer_named(self) -> None:
+        """What we hold was read: tell those whose claims by name got no answer."""
+        for wish in self._unanswered:
+            assert wish.claim.item is not None
+            wish.tell(self._book.of(wish.claim.item) is not None)
+        self._unanswered.clear()
 
-    def waits(self, now: float, freed: Mapping[StageKey, int]) -> bool:
-        """Whether a claim should not wait: a stage may have something for processors that idle
-        longer than those that were `freed` a moment ago, or a shut lane opens."""
-        for plan in self.plans.values():
-            if plan.opens_at is not None and plan.opens_at <= now:
-                return True
-            if plan.hungry and not plan.guessing:
-                queued = self._queues.size(plan.key) + plan.reserved
-                if plan.pool.idle - queued > freed.get(plan.key, 0):
-                    return True
-        return False
+    def end(self) -> None:
+        """Nothing is claimed any more: nobody waits for it."""
+        for one in self._named:
+            if not one.answer.done():
+                one.answer.set_result(False)
+        self._named.clear()
+        self.answer_named()
+
+    # --- questions ---
+
+    def opening_times(self) -> list[float]:
+        """When shut lanes open."""
+        return [plan.opens_at for plan in self.plans.values() if plan.opens_at is not None]
+
+    @property
+    def awaits_nothing(self) -> bool:
+        """Whether no claim is under way."""
+        return not any(plan.reserved for plan in self.plans.values())
 
     def any_room(self) -> bool:
-        """Whether a hungry stage could take something in."""
-        return any(plan.hungry and self.room(plan) > 0 for plan in self.plans.values())
+        """Whether a hungry stage could take something in, or something is still to be asked."""
+        return bool(self._named) or any(
+            plan.paused or (plan.hungry and self.room(plan) > 0) for plan in self.plans.values()
+        )

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from onceflow.core.item import Lease, Mark, mark_of
+from onceflow.core.item import Lease
 from onceflow.core.transition import clean
 from onceflow.engine.bus import SNAPSHOT, Bus, Live
 from onceflow.store.base import Store
@@ -62,8 +62,11 @@ class Streams:
         if stream is not None and stream.lease is lease:
             stream.saved = len(stream.text)
 
-    def drop(self, item: int) -> None:
-        self._streams.pop(item, None)
+    def drop(self, lease: Lease) -> None:
+        """A lease is over: its item may have a new one, whose text is another."""
+        stream = self._streams.get(lease.item)
+        if stream is not None and stream.lease is lease:
+            del self._streams[lease.item]
 
     def due_times(self) -> Iterable[float]:
         """When there is something to store."""
@@ -77,22 +80,19 @@ class Streams:
             if stream.text
         ]
 
-    async def save(self, now: float, volatile: Container[Mark] = ()) -> list[Lease]:
-        """Store what is due, but not of leases that are `volatile`; those that were lost."""
+    async def save(self, now: float) -> list[Lease]:
+        """Store what is due; the leases that showed to be lost."""
         lost: list[Lease] = []
         for stream in list(self._streams.values()):
             if not stream.unsaved or now < stream.due:
                 continue
             length = len(stream.text)
             stream.due = now + self._partial_seconds
-            if mark_of(stream.lease) in volatile:
-                continue
             held = await self._store.renew(stream.lease, stream.text)
             stream.saved = length
             if not held:
                 lost.append(stream.lease)
-                if self._streams.get(stream.lease.item) is stream:
-                    del self._streams[stream.lease.item]
+                self.drop(stream.lease)
         return lost
 
 

@@ -37,8 +37,6 @@ TEXT_BYTES_MAX = 8_000_000
 LINK_BYTES_MAX = 4_000_000
 """What is kept of one article, so that it fits into one stored result."""
 CALM_SECONDS_MAX = 60.0
-DEATHS = 10
-"""A worker that is killed has some hundred articles under way: that is hardly one's own fault."""
 RELEVANCE = 0.15
 OF_A_TITLE = frozenset(
     ("not_found", "invalid_title", "not_an_article", "disambiguation", "redirect_loop",
@@ -225,9 +223,8 @@ class Expand:
                 ready="discovered",
                 active="claimed",
                 processors=self.at_once,
-                deaths=DEATHS,
             ),
-            Stage(LINK, self.link, ready="loaded", active="loaded", spreads=True, deaths=DEATHS),
+            Stage(LINK, self.link, ready="loaded", active="loaded", spreads=True),
             done="processed",
             failed="failed",
             lease_seconds=self.lease_seconds,

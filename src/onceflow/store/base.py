@@ -6,11 +6,12 @@ after a lost reply: the answer is then the one that was lost, or one that change
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
+from enum import IntEnum
+from typing import Any, Literal, NamedTuple, Protocol
 
-from onceflow.core.item import Added, Lease, Seed
+from onceflow.core.item import Added, Lease, Mark, Seed
 from onceflow.core.pipeline import Pipeline
 from onceflow.core.transition import Part, Transition
 
@@ -22,8 +23,10 @@ SWEEP_MAX = 500
 LANES_WALKED_MAX = 1000
 """How many lanes one claim looks at; the next one goes on from there."""
 RUNS_IN_TURN_MAX = 100
+DEATHS_MAX = 5
+"""So many workers may die while an item's handler runs beside others; then it runs alone."""
 APART_MS = 10_000
-"""How far apart at the most the last attempts are of items whose workers died."""
+"""How long at the most an item waits for its last attempt after its worker died."""
 WORKER_FORGOTTEN_MS = 3_600_000
 """A worker that has been silent so long and holds nothing is forgotten."""
 
@@ -51,6 +54,8 @@ class Claim:
     lane: str = ""
     """Lanes after this one come first."""
     item: int | None = None
+    prefetch: bool = False
+    """The leases wait in a local queue: each is begun by a later exchange, and counts from then."""
 
 
 class Claimed(NamedTuple):
@@ -63,6 +68,8 @@ class Claimed(NamedTuple):
     """There may be more: ask again without waiting for a wake-up."""
     opens_in_ms: int | None = None
     """A lane that was closed opens then."""
+    full: bool = False
+    """The stage's limit, declared or an operator's, is reached: who frees a place asks again."""
     contested: int = 0
     """Items that were first in line when it looked, but that another claim was taking: the
     compare-and-swap lost them. Always 0 where there is one writer."""
@@ -77,14 +84,25 @@ class Finish(NamedTuple):
     """The stage it goes on to is claimed along with it, if nothing bounds that stage."""
 
 
+class Kept(IntEnum):
+    """What became of a finish. Only LOST is false."""
+
+    LOST = 0
+    """Somebody else has the item: nothing was changed."""
+    KEPT = 1
+    BEFORE = 2
+    """It was kept when it was asked for first, and that answer was lost."""
+
+
 @dataclass(frozen=True, slots=True)
 class Exchanged:
-    """The answer to an exchange: which finishes were kept, what was claimed for the wishes, and the
-    leases of items that went on to their next stages at once."""
+    """The answer to an exchange: what became of the finishes, what was claimed for the wishes, the
+    leases of items that went on to their next stages at once, and which prefetched leases began."""
 
-    kept: Sequence[bool] = ()
+    kept: Sequence[Kept] = ()
     claimed: Sequence[Claimed] = ()
     continued: Sequence[Lease] = ()
+    begun: Sequence[bool] = ()
 
 
 class Add(NamedTuple):
@@ -111,10 +129,6 @@ class Accepted(NamedTuple):
 
     added: Added
     claimed: Sequence[Claimed] = ()
-
-
-Early: TypeAlias = Callable[[Accepted], None]
-"""Hears, in the caller's loop, what an add will answer when it is durable."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,20 +172,27 @@ class Store(Protocol):
         """Let go of every connection and thread."""
 
     async def add(
-        self, add: Add, worker: str = "", claims: Sequence[Claim] = (), early: Early | None = None
+        self, add: Add, worker: str = "", number: int = 0, claims: Sequence[Claim] = ()
     ) -> Accepted:
-        """Accept items into a run, and claim in the same transaction.
-
-        `early`, for who claims, may be told once before it is durable: when nobody else can have
-        the items, and the end of this process does not undo it, but a power cut or a crash of the
-        server may. Attempts may begin then. Until this returns nobody else need see the items,
-        nobody may be told that they were accepted, and nothing may be written under their leases.
-        """
+        """Accept items into a run, and claim in the same transaction. `number` is the ticket of the
+        leases it gives."""
 
     async def exchange(
-        self, worker: str, finishes: Sequence[Finish], claims: Sequence[Claim]
+        self,
+        worker: str,
+        number: int,
+        finishes: Sequence[Finish],
+        claims: Sequence[Claim],
+        begins: Sequence[Lease] = (),
     ) -> Exchanged:
-        """Finish attempts and claim new ones, in one transaction."""
+        """Finish attempts, claim new ones and begin prefetched ones, in one transaction. `number`
+        is the ticket of the leases it gives: no two exchanges of any processes have the same."""
+
+    async def held(self, worker: str) -> set[Mark]:
+        """The leases that the database says a worker has."""
+
+    async def leases(self, worker: str, items: Collection[int]) -> list[Lease]:
+        """The leases that a worker has on some items, each with its input."""
 
     async def renew(self, lease: Lease, text: str | None = None, part: Part | None = None) -> bool:
         """Move the lease's deadline on and keep its text so far, or a part of its work along with
@@ -209,8 +230,9 @@ class Store(Protocol):
     async def prune(self, before_ms: int) -> int:
         """Drop the events and older generations of items settled before that time."""
 
-    async def leave(self, worker: str) -> None:
-        """A worker stops: its row goes, so what it still holds can be reclaimed at once."""
+    async def leave(self, worker: str, *, release: bool = False) -> None:
+        """A worker stops: its row goes, so what it still holds can be reclaimed at once. With
+        `release`, by itself and in good order: what it holds is ready again, uncounted."""
 
     def watch(self, wake: Callable[[], None]) -> None:
         """Call `wake` soon after another process's commit. Only a hint: it may be lost."""

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 STAYS = frozenset({"meta", "worker", "partial"})
 BATCH_ROWS = 500
 SHORT_BYTES = 1000
+SIGN = "…"
+"""Which every short form has in it, and no key that stays as it is."""
 Told = Callable[[str, int], None]
 Record = Sequence[Any]
 
@@ -219,9 +221,9 @@ def _rows_of(backend: str, table: str) -> str:
 def shortened(key: str) -> str:
     """What the server's `shorten` makes of a key, which is checked afterwards."""
     raw = key.encode()
-    if len(raw) <= SHORT_BYTES:
+    if len(raw) <= SHORT_BYTES and SIGN not in key:
         return key
-    return f"{key[:100]}…{len(raw)}{_md5(raw)}{_md5('…'.encode() + raw)}"
+    return f"{key[:100]}{SIGN}{len(raw)}{_md5(raw)}{_md5(SIGN.encode() + raw)}"
 
 
 def _md5(raw: bytes) -> str:

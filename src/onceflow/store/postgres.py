@@ -7,12 +7,13 @@ database's, inside the statements. Notifications are hints: polling finds the sa
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import suppress
+from hashlib import sha256
 from typing import Any, TypeVar
 
 from onceflow.core.errors import StoreUnavailable, WrongDatabase
-from onceflow.core.item import Added, Lease
+from onceflow.core.item import Lease, Mark
 from onceflow.core.pipeline import Pipeline
 from onceflow.core.transition import Part
 from onceflow.store import postgres_write as write
@@ -20,9 +21,7 @@ from onceflow.store.base import (
     Accepted,
     Add,
     Claim,
-    Claimed,
     Command,
-    Early,
     Exchanged,
     Finish,
     Row,
@@ -47,14 +46,12 @@ from onceflow.store.postgres_connect import (
     Transaction,
 )
 from onceflow.store.queries import migrations, numbered, sql
-from onceflow.store.rules import holds, others_may_act, others_may_claim
+from onceflow.store.rules import holds, make_room, others_may_act, others_may_claim
 
 T = TypeVar("T")
 CONNECTIONS_MAX = 6
 SERVER_VERSION_MIN = 14
 CURSORS_KEPT = 1000
-COMMITTING_SECONDS_MAX = 1.0
-"""So long a read waits for items of this process that have begun and are not committed yet."""
 
 
 class PostgresStore:
@@ -76,11 +73,8 @@ class PostgresStore:
         self._clock = clock
         self._connections_max = connections_max
         self._pipelines: dict[str, Pipeline] = {}
-        self._seen = write.Remembered()
         self._run_page = ""
         self._cursors = {0: "0"}
-        self._committing: set[asyncio.Future[None]] = set()
-        """Adds that were told early and are not answered yet."""
         self._beaten = ""
         """The worker whose heartbeat was written last."""
         self._pool: Pool | None = None
@@ -125,7 +119,7 @@ class PostgresStore:
             raise WrongDatabase(
                 f"{self.url} has the encoding {encoding}; create a database with UTF8"
             )
-        steps = migrations("postgres")
+        steps, functions = migrations("postgres"), sql("postgres", "functions")
         await db.rows("schema_lock", **{"class": write.LOCK_CLASS})
         found = await db.row("schema_found")
         assert found is not None
@@ -144,8 +138,13 @@ class PostgresStore:
                 f"knows {len(steps)}); it was left untouched, upgrade this program"
             )
         if version < len(steps):
-            await db.script("\n".join([*steps[version:], sql("postgres", "functions")]))
+            await db.script("\n".join([*steps[version:], functions]))
             await db.rows("meta_set", name="schema_version", value=str(len(steps)))
+        made = await db.row("meta_get", name="functions")
+        if made is None or made["value"] != fingerprint(functions):
+            if version == len(steps):
+                await db.script(functions)
+            await db.rows("meta_set", name="functions", value=fingerprint(functions))
         await db.rows("mend_xids")
 
     async def close(self) -> None:
@@ -161,103 +160,85 @@ class PostgresStore:
     # --- the protocol's writes ---
 
     async def add(
-        self, add: Add, worker: str = "", claims: Sequence[Claim] = (), early: Early | None = None
+        self, add: Add, worker: str = "", number: int = 0, claims: Sequence[Claim] = ()
     ) -> Accepted:
-        """New keys of a run are added, and claimed if they can be, by one statement. What that one
-        leaves over (known keys, budgets, bounded stages) goes the longer way in a transaction."""
-        new, taken = 0, list[Claimed]()
-        if write.is_one(add, claims):
-            with suppress(write.RunBegunMeanwhile):
-                accepted = await self._add_one(add, worker, claims[0], early)
-                if accepted is not None:
-                    return accepted
-        elif write.is_plain(add, claims):
-            begin = WRITE._replace(locks=write.share_stages(claims)) if claims else SINGLE
-            with suppress(write.RunBegunMeanwhile):
-                fresh = await self._write(
-                    lambda db: write.add_fresh(db, add, worker, claims), begin=begin
-                )
-                if fresh is not None:
-                    added, taken = fresh
-                    if not added.known and (not claims or taken):
-                        return Accepted(added, taken)
-                    new = added.new
-        if taken:
-            claims = ()
+        """New keys of a new run take one statement, the claims included. All else goes the longer
+        way, whole, in one transaction: what is left half done could be sealed by nobody."""
+        if write.is_plain(add):
+            accepted = await self._write(
+                lambda db: write.add_new(db, add, worker, number, claims), begin=SINGLE
+            )
+            if accepted is not None:
+                return accepted
         first: set[int] = set()
 
-        async def work(db: Transaction) -> tuple[Added, list[Claimed]]:
+        async def work(db: Transaction) -> Accepted:
             added = await write.add(db, add, first)
-            claimed = await write.claim_all(db, claims, worker, self._seen)
+            claimed = (await write.exchange(db, worker, number, claims=claims)).claimed
             db.tell = others_may_claim(add, added, claimed)
-            return added, claimed
+            return Accepted(added, claimed)
 
-        added, claimed = await self._write(
-            work, begin=WRITE._replace(locks=write.share_stages(claims))
-        )
-        whole = Added(add.run, new + added.new, added.known - new, added.over_budget)
-        return Accepted(whole, taken or claimed)
-
-    async def _add_one(
-        self, add: Add, worker: str, claim: Claim, early: Early | None
-    ) -> Accepted | None:
-        """Add and claim one item. While the server commits it, it is told early, and reads wait."""
-        answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-        def answer(lease: Lease) -> Accepted:
-            return Accepted(Added(add.run, 1, 0), [Claimed([lease], claim.lane)])
-
-        def tell(lease: Lease) -> None:
-            if early is not None:
-                self._committing.add(answered)
-                early(answer(lease))
-
-        try:
-            lease = await self._write(lambda db: write.add_one(db, add, worker, tell), begin=SINGLE)
-            return None if lease is None else answer(lease)
-        finally:
-            answered.set_result(None)
-            self._committing.discard(answered)
+        return await self._write(work, begin=WRITE._replace(locks=write.share_stages(claims)))
 
     async def exchange(
-        self, worker: str, finishes: Sequence[Finish], claims: Sequence[Claim]
+        self,
+        worker: str,
+        number: int,
+        finishes: Sequence[Finish],
+        claims: Sequence[Claim],
+        begins: Sequence[Lease] = (),
     ) -> Exchanged:
-        """What is simple is done by one statement. Claims of which that finds that they are not are
-        made by a transaction of their own."""
-        if not write.is_simple(finishes, claims, self._seen):
-            return await self._exchange(worker, finishes, claims)
-        kept, continued, claimed = await self._write(
-            lambda db: write.exchange(db, worker, finishes, claims, self._pipelines), begin=SINGLE
+        """What is simple is done by one statement, which is the transaction."""
+        if not write.is_simple(finishes):
+            return await self._exchange(worker, number, finishes, claims, begins)
+        known = [one for one in finishes if one.lease.pipeline in self._pipelines]
+        tell = make_room(known, self._pipelines)
+        answer = await self._write(
+            lambda db: write.exchange(db, worker, number, finishes, claims, begins, tell=tell),
+            begin=SINGLE,
         )
-        if len(kept) < len(finishes):
-            kept |= await self._write(
-                lambda db: write.kept_before(db, worker, finishes, kept), begin=SINGLE
+        before: set[int] = set()
+        if len(answer.kept) < len(finishes):
+            before = await self._write(
+                lambda db: write.kept_before(db, worker, finishes, answer.kept), begin=SINGLE
             )
-        left = [wish for wish, one in zip(claims, claimed, strict=True) if one is None]
-        found = iter((await self._exchange(worker, [], left)).claimed if left else ())
         return Exchanged(
-            [at in kept for at in range(len(finishes))],
-            [next(found) if one is None else one for one in claimed],
-            continued,
+            write.said(len(finishes), answer.kept, before),
+            answer.claimed,
+            answer.continued,
+            [at in answer.begun for at in range(len(begins))],
         )
 
     async def _exchange(
-        self, worker: str, finishes: Sequence[Finish], claims: Sequence[Claim]
+        self,
+        worker: str,
+        number: int,
+        finishes: Sequence[Finish],
+        claims: Sequence[Claim],
+        begins: Sequence[Lease],
     ) -> Exchanged:
-        first: set[int] = set()
+        """Finishes with children, costs, keys or lanes to hold take several statements."""
+        first: set[int] = {wish.item for wish in claims if wish.item is not None}
 
         async def work(db: Transaction) -> Exchanged:
-            kept: list[bool] = []
-            continued: list[Lease] = []
-            if finishes:
-                kept, continued = await write.finish(db, worker, finishes, self._pipelines, first)
-            shut = holds(finishes, kept)
-            claimed = await write.claim_all(db, claims, worker, self._seen, shut)
-            db.tell = others_may_act(finishes, continued, self._pipelines)
-            return Exchanged(kept, claimed, continued)
+            kept, continued = await write.finish(
+                db, worker, number, finishes, self._pipelines, first
+            )
+            await write.hold_lanes(db, holds(finishes, kept), claims)
+            answer = await write.exchange(db, worker, number, claims=claims, begins=begins)
+            done = [one for one, was_kept in zip(finishes, kept, strict=True) if was_kept]
+            db.tell = others_may_act(done, continued, self._pipelines)
+            begun = [at in answer.begun for at in range(len(begins))]
+            return Exchanged(kept, answer.claimed, continued, begun)
 
         locks = write.share_stages(claims, finishes)
         return await self._write(work, begin=WRITE._replace(locks=locks))
+
+    async def held(self, worker: str) -> set[Mark]:
+        return await self._read(lambda db: write.held(db, worker))
+
+    async def leases(self, worker: str, items: Collection[int]) -> list[Lease]:
+        return await self._read(lambda db: write.leases(db, worker, items, self._pipelines))
 
     async def renew(self, lease: Lease, text: str | None = None, part: Part | None = None) -> bool:
         async def work(db: Transaction) -> bool:
@@ -273,8 +254,11 @@ class PostgresStore:
         self._beaten = worker.id
         return fresh
 
-    async def leave(self, worker: str) -> None:
-        await self._write(lambda db: db.rows("leave", worker=worker))
+    async def leave(self, worker: str, *, release: bool = False) -> None:
+        async def work(db: Transaction) -> None:
+            db.tell = await write.leave(db, worker, release=release) > 0
+
+        await self._write(work)
 
     async def sweep(self, runs: Sequence[str] = ()) -> Swept:
         async def work(db: Transaction) -> tuple[Swept, str]:
@@ -329,9 +313,7 @@ class PostgresStore:
             rows = await db.rows(name, READ_SECONDS_MAX, **parameters)
             return [dict(row) for row in rows]
 
-        if self._committing:  # what was begun here is to be seen by who asks here
-            await asyncio.wait(self._committing, timeout=COMMITTING_SECONDS_MAX)
-        page = await self._require_pool().transaction(READ, work, stores=False)
+        page = await self._read(work)
         if is_history:
             self._keep_cursor(page)
         return list[Row](page)
@@ -384,6 +366,9 @@ class PostgresStore:
     ) -> T:
         return await self._require_pool().transaction(begin or WRITE, work)
 
+    async def _read(self, work: Callable[[Transaction], Awaitable[T]]) -> T:
+        return await self._require_pool().transaction(READ, work, stores=False)
+
     def _require_pool(self) -> Pool:
         if self._pool is None:
             raise StoreUnavailable(f"{self.url}: the database is closed")
@@ -391,6 +376,11 @@ class PostgresStore:
 
     def _make_pool(self) -> Pool:
         return Pool(self._address, self._connections_max, self._clock)
+
+
+def fingerprint(text: str) -> str:
+    """By which a database's functions are known."""
+    return sha256(text.encode()).hexdigest()
 
 
 def _nobody() -> None:

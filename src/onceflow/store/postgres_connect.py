@@ -9,9 +9,7 @@ from __future__ import annotations
 import asyncio
 import re
 import secrets
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from functools import partial
-from types import SimpleNamespace
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
@@ -19,7 +17,7 @@ import asyncpg
 from asyncpg import exceptions as pg
 
 from onceflow.core.errors import StoreError, StoreUnavailable, WrongDatabase
-from onceflow.store.queries import numbered
+from onceflow.store.queries import numbered, sql
 
 if TYPE_CHECKING:
     from asyncpg.prepared_stmt import PreparedStatement
@@ -37,8 +35,6 @@ LISTEN_AGAIN_SECONDS = 2.0
 CIRCLES_MAX = 20
 """How often a transaction that was rolled back for the sake of another one is tried again."""
 CHANNEL = "onceflow"
-BEGUN = "onceflow: begun at "
-"""What a statement says when the server goes on to its commit by itself."""
 STATEMENTS_KEPT = 200
 
 SESSION = {
@@ -78,24 +74,25 @@ class Begin(NamedTuple):
     head: str
     settings: Mapping[str, str] = {}
     locks: str = ""
+    durable: bool = True
+    """Whether the commit waits for the disk, whatever is usual in this database."""
 
     def text(self, *, pooled: bool) -> str:
         if not self.head and not pooled:
             return ""
         settings = {**(SESSION if pooled else {}), **self.settings}
-        head = self.head or WRITE.head
-        return (
-            "; ".join([head, *(f"SET LOCAL {k} TO '{v}'" for k, v in settings.items())])
-            + self.locks
-        )
+        words = [self.head or WRITE.head, *(f"SET LOCAL {k} TO '{v}'" for k, v in settings.items())]
+        if self.durable:
+            words.append(inlined(sql("postgres", "durable")))
+        return "; ".join(words) + self.locks
 
 
 WRITE = Begin("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE")
 SINGLE = Begin("")
 # A slow commit is waited for, but losing the last beats in a crash of the server is harmless.
-BEAT = Begin(WRITE.head, {"synchronous_commit": "off"})
+BEAT = Begin(WRITE.head, {"synchronous_commit": "off"}, durable=False)
 PRUNE = Begin(WRITE.head, PLANNED)
-READ = Begin("BEGIN ISOLATION LEVEL READ COMMITTED READ ONLY", PLANNED)
+READ = Begin("BEGIN ISOLATION LEVEL READ COMMITTED READ ONLY", PLANNED, durable=False)
 
 GONE = (
     OSError,
@@ -116,14 +113,6 @@ GONE = (
 POOLED = (pg.DuplicatePreparedStatementError, pg.InvalidSQLStatementNameError)
 """A transaction pooler stands between: prepared statements are lost from one to the next."""
 OUTDATED = (pg.InvalidCachedStatementError, pg.OutdatedSchemaCacheError)
-
-
-COMMON_TYPES: dict[int, asyncpg.Record] = {}
-"""What the driver wants to know of types, by their numbers; only of those that are the same
-everywhere."""
-OWN_TYPES_FROM = 16384
-"""The numbers below are those of PostgreSQL itself."""
-NOTHING_ASKED = SimpleNamespace(name="-")
 
 
 class Address:
@@ -163,55 +152,24 @@ def _url(scheme: str, place: str, path: str, query: list[tuple[str, str]]) -> st
 
 
 class Link(Connection):
-    """A connection, and what a statement that is its own transaction may say before the commit."""
+    """A connection that remembers what was prepared on it."""
 
-    __slots__ = ("early", "statements", "told")
+    __slots__ = ("statements",)
 
     def __init__(self, *args: Any, **named: Any) -> None:
         super().__init__(*args, **named)
         self.statements: dict[str, Statement] = {}
-        """The prepared ones, by the names of their files: the driver's own cache asks more."""
-        self.early: Callable[[int], None] | None = None
-        """Who is to be told that the server goes on to the commit by itself, and since when."""
-        self.told = False
-        """Whether that was said: what becomes of the commit is not known until its answer."""
-
-    def _process_log_message(self, fields: Mapping[str, str], last_query: str) -> None:
-        """The server says something. The driver's public way, `add_log_listener`, takes another
-        turn of the loop, a twentieth of an item's way; should this one be gone, nobody is told."""
-        text = fields.get("M", "")
-        if self.early is not None and text.startswith(BEGUN):
-            early, self.early, self.told = self.early, None, True
-            early(int(text.removeprefix(BEGUN)))
-
-    async def _introspect_types(
-        self,
-        typeoids: Iterable[int],
-        timeout: float | None,  # noqa: ASYNC109 - the driver's own
-    ) -> tuple[list[asyncpg.Record], Any]:
-        """The driver asks about types that it has not met on this connection, which takes as long
-        as ten statements. Those that every server has are asked about once a process; should this
-        method be gone, it is once a connection, as it was."""
-        strange = [oid for oid in typeoids if oid not in COMMON_TYPES]
-        common = [COMMON_TYPES[oid] for oid in typeoids if oid in COMMON_TYPES]
-        if not strange:
-            return common, NOTHING_ASKED
-        asked = super()._introspect_types  # type: ignore[misc]  # it is not public
-        found, statement = await asked(strange, timeout)
-        COMMON_TYPES.update((row["oid"], row) for row in found if row["oid"] < OWN_TYPES_FROM)
-        return [*common, *found], statement
+        """By the names of their files: the driver's own cache asks more."""
 
 
 class Transaction:
     """One transaction, as the writes see it: statements by the names of their files."""
 
-    __slots__ = ("_link", "_pool", "_single", "now", "sender", "tell")
+    __slots__ = ("_link", "_pool", "now", "sender", "tell")
 
-    def __init__(self, pool: Pool, link: Link, now: int | None, *, single: bool) -> None:
+    def __init__(self, pool: Pool, link: Link, now: int | None) -> None:
         self._pool = pool
         self._link = link
-        self._single = single
-        """The one statement is the transaction: the server commits it without a further word."""
         self.sender = pool.name
         """What our own notifications carry: nobody has to be told what he did himself."""
         self.now = now
@@ -223,11 +181,6 @@ class Transaction:
         self, name: str, seconds_max: float | None = None, /, **parameters: Any
     ) -> list[asyncpg.Record]:
         """Execute one .sql file."""
-        return await self._rows(name, seconds_max, parameters)
-
-    async def _rows(
-        self, name: str, seconds_max: float | None, parameters: dict[str, Any]
-    ) -> list[asyncpg.Record]:
         text, names = numbered("postgres", name)
         parameters["now"] = self.now
         values = [parameters[each] for each in names]
@@ -242,30 +195,6 @@ class Transaction:
     async def row(self, name: str, /, **parameters: Any) -> asyncpg.Record | None:
         found = await self.rows(name, **parameters)
         return found[0] if found else None
-
-    async def numbers_early(
-        self, name: str, early: Callable[[int, int], None], /, **parameters: Any
-    ) -> tuple[int, int] | None:
-        """Execute a .sql file that says before its commit which `number` it uses since when, then
-        gives both, and a number for the next time. Without a number nothing is said: a crash of
-        the server between the two must not give it to another."""
-        link, numbers = self._link, self._pool.numbers
-        number = numbers.pop() if self._single and numbers else None
-        if number is not None:
-            link.early = partial(early, number)
-        try:
-            parameters["number"] = number
-            [[found]] = await self._rows(name, None, parameters)
-        finally:
-            link.early = None
-        if found is None:
-            if number is not None:
-                numbers.append(number)
-            return None
-        used, now, unused = found
-        if self._single:
-            numbers.append(unused)
-        return used, now
 
     def server(self) -> tuple[int, str]:
         """The server's major version and the database's encoding."""
@@ -293,9 +222,6 @@ class Pool:
         self._free = asyncio.Semaphore(most)
         self._closed = False
         self.statements_kept = address.statements_kept
-        self.numbers: list[int] = []
-        """Items' numbers that durable transactions have drawn for the next ones. Where anything
-        went wrong they are forgotten: the next item waits for its commit."""
         self._pooled = not self.statements_kept
 
     async def transaction(
@@ -348,7 +274,7 @@ class Pool:
             if text:
                 await link.execute(text)
             now = None if self._clock is None else self._clock()
-            transaction = Transaction(self, link, now, single=not text)
+            transaction = Transaction(self, link, now)
             value = await work(transaction)
             if text:
                 sent = True
@@ -356,9 +282,8 @@ class Pool:
                 await link.execute(f"{tell}COMMIT")
         except Exception as error:
             # asyncpg calls a value that does not fit its column an interface error, too.
-            if link.told or (isinstance(error, GONE) and not isinstance(error, ValueError)):
+            if isinstance(error, GONE) and not isinstance(error, ValueError):
                 link.terminate()
-                self.numbers.clear()
                 raise (_Unclear(error) if sent else _RolledBack(error, gone=True)) from error
             await self._undo(link)
             if isinstance(error, POOLED) and self.statements_kept:
@@ -374,7 +299,6 @@ class Pool:
         except BaseException:
             link.terminate()
             raise
-        link.told = False
         self._give(link)
         return value
 
@@ -389,7 +313,6 @@ class Pool:
             link = self._idle.pop()
             if not link.is_closed():
                 return link
-            self.numbers.clear()  # it may be another server that answers next
         return await self.connect()
 
     def _give(self, link: Link) -> None:

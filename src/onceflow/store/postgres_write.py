@@ -10,27 +10,30 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from asyncpg.exceptions import UniqueViolationError
 
 from onceflow.core.errors import StoreError
-from onceflow.core.item import Added, Kind, Lease, Phase, Seed
+from onceflow.core.item import Added, Kind, Lease, Mark, Phase, Seed
 from onceflow.core.pipeline import GATE_KEY, Pipeline
-from onceflow.core.transition import NOTHING_SPENT, NULL, Part, Usage, deeper, encode
+from onceflow.core.transition import NOTHING_SPENT, NULL, Part, Released, Usage, deeper, encode
 from onceflow.store.base import (
     APART_MS,
+    DEATHS_MAX,
     LANES_WALKED_MAX,
     RUNS_IN_TURN_MAX,
     SWEEP_MAX,
     WORKER_FORGOTTEN_MS,
+    Accepted,
     Add,
     Claim,
     Claimed,
     Command,
     Finish,
+    Kept,
     Swept,
     Target,
     Worker,
@@ -43,10 +46,9 @@ from onceflow.store.rules import (
     Known,
     Nearer,
     again_why,
-    at_limit,
+    befores,
     lanes_now,
     made_ready,
-    make_room,
     names_of,
     nearer,
     next_lease,
@@ -66,23 +68,8 @@ STATEMENT_BYTES_MAX = 64 * 1024 * 1024
 """How much one statement carries; the server takes a gigabyte at the most."""
 OPEN_MAX = 1000
 """So many open items are asked which runs they keep shut; if there are more, the runs are asked."""
-PASSES_MAX = 10
-"""How often a claim goes round the runs to use up its room."""
-
-StageName: TypeAlias = tuple[str, str]
-
-
-@dataclass(slots=True)
-class Remembered:
-    """What the last claims found of stages: it only says how to ask next, and may be wrong."""
-
-    bounded: set[StageName] = field(default_factory=set)
-    crowded: set[StageName] = field(default_factory=set)
-    """Several runs take turns there."""
-
-    def keep(self, stage: StageName, *, bounded: bool, runs: int) -> None:
-        (self.bounded.add if bounded else self.bounded.discard)(stage)
-        (self.crowded.add if runs > 1 else self.crowded.discard)(stage)
+TAKEN = "onceflow: known"
+"""What `add_new` says when somebody else made a key at the same moment."""
 
 
 def share_stages(claims: Iterable[Claim], finishes: Iterable[Finish] = ()) -> str:
@@ -110,166 +97,24 @@ def _stage_key(pipeline: str, stage: str) -> int:
     return zlib.crc32(f"{pipeline}/{stage}".encode()) >> 1 or 1
 
 
-# --- claim -------------------------------------------------------------------------------------
-
-
-async def claim_all(
-    db: Transaction,
-    claims: Sequence[Claim],
-    worker: str,
-    seen: Remembered,
-    shut: Holds | None = None,
-) -> list[Claimed]:
-    """Shut lanes that were told to wait, then claim for every wish; stages in the order of their
-    names, since some will be locked: at once those that had bounds last time."""
-    answers: dict[int, Claimed] = {}
-    wishes = {(wish.pipeline, wish.stage, at): wish for at, wish in enumerate(claims)}
-    places = [*wishes, *((*stage, -1) for stage in shut or ())]
-    for pipeline, stage, at in sorted(places):  # a stage's lanes are shut before it is claimed
-        if at < 0:
-            assert shut is not None
-            await db.row("stage_lock", pipeline=pipeline, stage=stage)
-            lanes = shut[pipeline, stage]
-            await db.rows(
-                "lane_hold", pipeline=pipeline, stage=stage, lanes=list(lanes),
-                ms=list(lanes.values()),
-            )  # fmt: skip
-        else:
-            answers[at] = await claim(db, claims[at], worker, seen)
-    return [answers[at] for at in range(len(claims))]
-
-
-async def claim(db: Transaction, wish: Claim, worker: str, seen: Remembered) -> Claimed:
-    """Give leases of one stage, within its limit, to whose turn it is."""
-    stage = wish.pipeline, wish.stage
-    if stage not in seen.bounded:
-        answer = await _claim(db, wish, worker, seen, locked=False)
-        if answer is not None:
-            return answer
-    lock = await db.row("stage_lock", pipeline=wish.pipeline, stage=wish.stage)
-    if lock is None:
-        raise _unknown_stage(wish)
-    if lock["laned"] and wish.item is None:
-        return await _claim_lanes(db, wish, worker)
-    answer = await _claim(db, wish, worker, seen, locked=True)
-    assert answer is not None
-    return answer
-
-
-async def _claim(
-    db: Transaction, wish: Claim, worker: str, seen: Remembered, *, locked: bool
-) -> Claimed | None:
-    """Claim of a stage without lanes, or of the one item named; None if the stage must be locked.
-
-    The runs have equal shares; what some of them leave over is given to the others.
-    """
-    name = "claim" if wish.item is None else "claim_one"
-    found: list[asyncpg.Record] = []
-    rows: list[asyncpg.Record] = []
-    room, more, contested = wish.count, False, 0
-    for passes in range(PASSES_MAX):
-        rows = await db.rows(
-            name, pipeline=wish.pipeline, stage=wish.stage, before=wish.before,
-            count=room - len(found), turn=wish.turn + passes, item=wish.item, worker=worker,
-            locked=locked, runs_max=RUNS_IN_TURN_MAX,
-        )  # fmt: skip
-        if not rows:
-            raise _unknown_stage(wish)
-        first = rows[0]
-        if passes == 0:
-            stage = wish.pipeline, wish.stage
-            seen.keep(stage, bounded=first["bounded"], runs=first["runs"])
-            room = first["room"]
-        if first["bounded"] and not locked:
-            return None
-        contested += int(first["contested"])
-        if first["id"] is None:
-            break
-        found += rows
-        more = first["more"]
-        if len(found) >= room or first["runs"] == 1:
-            break
-    if len(found) > len(rows):
-        found.sort(key=lambda row: (row["priority"], row["id"]))
-    more = more and len(found) == wish.count
-    return Claimed(_leases(wish, found), wish.lane, more, contested=contested)
-
-
-async def _claim_lanes(db: Transaction, wish: Claim, worker: str) -> Claimed:
-    """Leases of open lanes, one of each a round, until there is no room left."""
-    claimed, spare = await _claim_round(db, wish, worker)
-    while spare and (next_wish := _next_round(wish, claimed)) is not None:
-        more, spare = await _claim_round(db, next_wish, worker)
-        claimed = _together(claimed, more)
-    return claimed
-
-
-def _next_round(wish: Claim, claimed: Claimed) -> Claim | None:
-    """A round through the lanes took one item of each: what to ask for in the next one, if there is
-    room left. What is claimed in one transaction need not be asked for by another."""
-    left = wish.count - len(claimed.leases)
-    if left <= 0:
-        return None
-    return replace(wish, count=left, lane=claimed.lane, turn=wish.turn + len(claimed.leases))
-
-
-def _together(claimed: Claimed, more: Claimed) -> Claimed:
-    """What two rounds gave."""
-    opens = [ms for ms in (claimed.opens_in_ms, more.opens_in_ms) if ms is not None]
-    return more._replace(
-        leases=[*claimed.leases, *more.leases],
-        opens_in_ms=min(opens, default=None),
-        contested=claimed.contested + more.contested,
-    )
-
-
-async def _claim_round(db: Transaction, wish: Claim, worker: str) -> tuple[Claimed, bool]:
-    """One lease of each open lane, the lanes in turn from where the last claim stopped, and whether
-    they have more to give."""
-    rows = await db.rows(
-        "claim_lanes", pipeline=wish.pipeline, stage=wish.stage, before=wish.before,
-        count=wish.count, turn=wish.turn, lane=wish.lane, worker=worker,
-        runs_max=RUNS_IN_TURN_MAX, walked=LANES_WALKED_MAX,
-    )  # fmt: skip
-    first = rows[0]
-    leases = _leases(wish, rows) if first["id"] is not None else []
-    if first["room"] <= 0:
-        return Claimed((), wish.lane), False
-    if first["ended"]:
-        lane = first["served"] or wish.lane
-        spare = bool(leases) and first["spare"]
-        return Claimed(leases, lane, first["spare"], first["opens_in_ms"]), spare
-    more = not at_limit(wish, first["room"], len(leases))
-    return Claimed(leases, first["at"], more, first["opens_in_ms"]), False
-
-
-def _leases(wish: Claim, rows: Iterable[asyncpg.Record]) -> list[Lease]:
-    pipeline, stage = wish.pipeline, wish.stage
-    return [
-        Lease(
-            row["id"], pipeline, row["key"], stage, row["fence"], row["attempt"],
-            row["generation"], row["run"], row["depth"], row["now"], row["body"],
-        )
-        for row in rows
-    ]  # fmt: skip
-
-
-def _unknown_stage(wish: Claim) -> StoreError:
-    return StoreError(f"stage {wish.pipeline}/{wish.stage} is not registered in this database")
-
-
 # --- exchange ----------------------------------------------------------------------------------
 
 
-def is_simple(finishes: Sequence[Finish], claims: Sequence[Claim], seen: Remembered) -> bool:
-    """Whether one statement may do: nothing but to finish, and to claim of stages without bounds
-    where one run alone is at work, as far as is known, and not more than one can carry."""
+class Answer(NamedTuple):
+    """What one statement did: the places of the finishes that were kept and of the leases that
+    began, the leases of those that went on, and what each claim gave."""
+
+    kept: set[int]
+    continued: list[Lease]
+    begun: set[int]
+    claimed: list[Claimed]
+
+
+def is_simple(finishes: Sequence[Finish]) -> bool:
+    """Whether one statement does it: there is nothing but to finish, to begin and to claim, and not
+    more than one can carry."""
     if len(finishes) > STATEMENT_ROWS_MAX:
         return False
-    for wish in claims:
-        stage = wish.pipeline, wish.stage
-        if wish.item is not None or stage in seen.bounded or stage in seen.crowded:
-            return False
     weight = 0
     for _, change, _ in finishes:
         if change.has_extras or change.hold is not None or len(change.events) > 1:
@@ -281,41 +126,96 @@ def is_simple(finishes: Sequence[Finish], claims: Sequence[Claim], seen: Remembe
 async def exchange(
     db: Transaction,
     worker: str,
-    finishes: Sequence[Finish],
-    claims: Sequence[Claim],
-    pipelines: Mapping[str, Pipeline],
-) -> tuple[set[int], list[Lease], list[Claimed | None]]:
-    """Finish and claim by one statement, where that is simple: which finishes were kept, the leases
-    of those that went on, and what each claim gave; None where it takes more than one look."""
-    order = sorted(range(len(finishes)), key=lambda at: finishes[at].lease.item)
+    number: int,
+    finishes: Sequence[Finish] = (),
+    claims: Sequence[Claim] = (),
+    begins: Sequence[Lease] = (),
+    *,
+    places: Sequence[int] | None = None,
+    spent: Mapping[str, Usage] | None = None,
+    tell: bool = False,
+) -> Answer:
+    """One statement: the finishes (or those at some places), the begins, and the claims."""
+    if places is None:
+        places = _by_item(finishes)
+    named = [wish.item for wish in claims if wish.item is not None]
+    first = sorted({*named, *(finishes[at].lease.item for at in places)} if named else ())
+    order = _by_stage(claims)
     rows = await db.rows(
-        "exchange", worker=worker, sender=db.sender, ended=bool(finishes),
-        ready=made_ready(finishes), tell=make_room(finishes, pipelines),
+        "exchange", worker=worker, ticket=number, sender=db.sender, tell=tell,
+        ready=made_ready(finishes[at] for at in places),
         locks=_array(_stages_claimed(claims, finishes)), **{"class": LOCK_CLASS},
-        of_pipelines=[wish.pipeline for wish in claims],
-        of_stages=[wish.stage for wish in claims], befores=[wish.before for wish in claims],
-        counts=_array(wish.count for wish in claims), turns=_array(wish.turn for wish in claims),
-        runs_max=RUNS_IN_TURN_MAX, **_columns(order, finishes, {}),
+        first=_array(first), **_columns(places, finishes, spent or {}),
+        begin_items=_array(lease.item for lease in begins),
+        begin_fences=_array(lease.fence for lease in begins),
+        begin_tickets=_array(lease.ticket for lease in begins),
+        **_wishes([claims[at] for at in order]),
+        named=_array(claims[at].item or "NULL" for at in order),
     )  # fmt: skip
-    kept: set[int] = set()
-    continued: list[Lease] = []
-    if finishes:
-        kept, continued = _kept(rows.pop(0), order, finishes)
-    looks: dict[int, list[asyncpg.Record]] = {at: [] for at in range(1, len(claims) + 1)}
+    done, rows = rows[0], rows[1:]
+    kept, continued = _kept(done, places, finishes, number)
+    begun = {at - 1 for at in done["begun"] or ()}
+    return Answer(kept, continued, begun, _claimed(claims, order, rows, number))
+
+
+def _by_item(finishes: Sequence[Finish]) -> list[int]:
+    return sorted(range(len(finishes)), key=lambda at: finishes[at].lease.item)
+
+
+def _by_stage(claims: Sequence[Claim]) -> list[int]:
+    """Stages with bounds are locked in the order of their names."""
+    return sorted(range(len(claims)), key=lambda at: (claims[at].pipeline, claims[at].stage, at))
+
+
+def _wishes(claims: Sequence[Claim]) -> dict[str, Any]:
+    """The parameters of `claim`, but for the names of items."""
+    return {
+        "of_pipelines": [wish.pipeline for wish in claims],
+        "of_stages": [wish.stage for wish in claims],
+        "befores": [wish.before for wish in claims],
+        "counts": _array(wish.count for wish in claims),
+        "turns": _array(wish.turn for wish in claims),
+        "afters": [wish.lane for wish in claims],
+        "prefetched": _array(wish.prefetch for wish in claims),
+        "runs_max": RUNS_IN_TURN_MAX,
+        "deaths_max": DEATHS_MAX,
+        "lanes_max": LANES_WALKED_MAX,
+    }
+
+
+def _claimed(
+    claims: Sequence[Claim], order: Sequence[int], rows: Sequence[asyncpg.Record], number: int
+) -> list[Claimed]:
+    """What each claim gave: its rows, of which the last one says how it went."""
+    given: dict[int, list[asyncpg.Record]] = {at: [] for at in order}
     for row in rows:
-        looks[row["wish"]].append(row)
-    claimed = [_at_once(wish, look) for wish, look in zip(claims, looks.values(), strict=True)]
-    return kept, continued, claimed
+        given[order[row["wish"] - 1]].append(row)
+    answers = []
+    for at, wish in enumerate(claims):
+        if not given[at]:
+            raise StoreError(
+                f"stage {wish.pipeline}/{wish.stage} is not registered in this database"
+            )
+        end = given[at].pop()
+        found = sorted(given[at], key=_in_order)
+        leases = [
+            Lease(
+                row["id"], wish.pipeline, row["key"], wish.stage, row["fence"], row["attempt"],
+                row["generation"], row["run"], row["depth"], row["now"], row["body"], number,
+                row["alone"],
+            )
+            for row in found
+        ]  # fmt: skip
+        answers.append(
+            Claimed(
+                leases, end["goes_on_at"], end["more"], end["opens_in_ms"], end["is_full"],
+                end["contested"],
+            )
+        )  # fmt: skip
+    return answers
 
 
-def _at_once(wish: Claim, rows: Sequence[asyncpg.Record]) -> Claimed | None:
-    if not rows:
-        raise _unknown_stage(wish)
-    first = rows[0]
-    if first["bounded"] or first["runs"] > 1:
-        return None
-    leases = [] if first["id"] is None else _leases(wish, rows)
-    return Claimed(leases, wish.lane, first["more"], contested=first["contested"])
+_in_order = itemgetter("round", "priority", "depth", "id")
 
 
 # --- finish ------------------------------------------------------------------------------------
@@ -324,41 +224,62 @@ def _at_once(wish: Claim, rows: Sequence[asyncpg.Record]) -> Claimed | None:
 async def finish(
     db: Transaction,
     worker: str,
+    number: int,
     finishes: Sequence[Finish],
     pipelines: Mapping[str, Pipeline],
     first: set[int],
-) -> tuple[list[bool], list[Lease]]:
-    """Make the transitions whose leases still hold; say for each whether it was kept, and give the
-    leases of those that went on at once."""
+) -> tuple[list[Kept], list[Lease]]:
+    """Make the transitions whose leases still hold, with all that belongs to them; say what became
+    of each, and give the leases of those that went on at once."""
     if first:
         ids = sorted(first.union(one.lease.item for one in finishes))
         await db.rows("lock_items", ids=ids)
     finishes = await _by_key(db, finishes)
     kept: set[int] = set()
     continued: list[Lease] = []
-    order = sorted(range(len(finishes)), key=lambda at: finishes[at].lease.item)
     spent = spent_by_run(finishes)
-    for places in _in_bites(order, [len(one.change.result or b"") for one in finishes]):
-        row = await db.row("finish", worker=worker, **_columns(places, finishes, spent))
-        assert row is not None
-        some, going_on = _kept(row, places, finishes)
-        kept |= some
-        continued += going_on
+    sizes = [len(one.change.result or b"") for one in finishes]
+    for places in _in_bites(_by_item(finishes), sizes):
+        answer = await exchange(db, worker, number, finishes, places=places, spent=spent)
+        kept |= answer.kept
+        continued += answer.continued
     talkative = [finishes[at] for at in kept if len(finishes[at].change.events) > 1]
     if talkative:
         await db.rows("finish_more", worker=worker, **_more_columns(talkative))
     if kept:
         await _admit_extras(db, [finishes[at] for at in sorted(kept)], pipelines, first)
-    kept |= await kept_before(db, worker, finishes, kept)
-    return [at in kept for at in range(len(finishes))], continued
+    before = await kept_before(db, worker, finishes, kept)
+    return said(len(finishes), kept, before), continued
+
+
+def said(count: int, kept: Container[int], before: Container[int]) -> list[Kept]:
+    """What became of each finish."""
+    return [
+        Kept.KEPT if at in kept else Kept.BEFORE if at in before else Kept.LOST
+        for at in range(count)
+    ]
+
+
+async def hold_lanes(db: Transaction, shut: Holds, claims: Sequence[Claim]) -> None:
+    """Shut lanes that were told to wait. All stages that will be locked are locked now, in the
+    order of their names."""
+    if not shut:
+        return
+    for pipeline, stage in sorted({*shut, *((wish.pipeline, wish.stage) for wish in claims)}):
+        await db.row("stage_lock", pipeline=pipeline, stage=stage)
+    for (pipeline, stage), lanes in shut.items():
+        await db.rows(
+            "lane_hold", pipeline=pipeline, stage=stage, lanes=list(lanes), ms=list(lanes.values())
+        )
 
 
 def _kept(
-    row: asyncpg.Record, places: Sequence[int], finishes: Sequence[Finish]
+    row: asyncpg.Record, places: Sequence[int], finishes: Sequence[Finish], number: int
 ) -> tuple[set[int], list[Lease]]:
     """Which finishes a statement says were kept, and the leases of those that went on."""
     continued = [
-        next_lease(finishes[places[at - 1]], row["ended_at"]) for at in row["continued"] or ()
+        next_lease(finishes[places[at - 1]], number, row["ended_at"])
+        for at in row["continued"] or ()
     ]
     return {places[at - 1] for at in row["kept"] or ()}, continued
 
@@ -374,6 +295,8 @@ async def kept_before(
         "finish_known", worker=worker, places=lost,
         items=[finishes[at].lease.item for at in lost],
         fences=[finishes[at].lease.fence for at in lost],
+        pipelines=[finishes[at].lease.pipeline for at in lost],
+        keys=[finishes[at].lease.key for at in lost],
     )  # fmt: skip
     return {row["place"] for row in known}
 
@@ -424,6 +347,7 @@ def _columns(
     shapes: dict[tuple[Any, ...], int] = {}
     items: list[int] = []
     fences: list[int] = []
+    tickets: list[int] = []
     bodies: list[bytes | None] = []
     which: list[int] = []
     for at in places:
@@ -442,6 +366,7 @@ def _columns(
         )  # fmt: skip
         items.append(lease.item)
         fences.append(lease.fence)
+        tickets.append(lease.ticket)
         bodies.append(None if is_nothing else change.result)
         which.append(shapes.setdefault(shape, len(shapes) + 1))
     common = (
@@ -449,7 +374,8 @@ def _columns(
     )
     return {
         **common, "costs": _array(common["costs"]), "items": _array(items),
-        "fences": _array(fences), "bodies": bodies if any(bodies) else [],
+        "fences": _array(fences), "tickets": _array(tickets),
+        "bodies": bodies if any(bodies) else [],
         "shapes": _array(which if len(shapes) > 1 else ()),
     }  # fmt: skip
 
@@ -463,7 +389,7 @@ SHAPE = (
 NO_SHAPE: Mapping[str, list[Any]] = {name: [] for name in SHAPE}
 
 
-def _array(numbers: Iterable[float]) -> str:
+def _array(numbers: Iterable[float | str]) -> str:
     """An array as the server reads it."""
     return f"{{{','.join(map(str, numbers))}}}"
 
@@ -577,103 +503,48 @@ async def _begin_run(db: Transaction, request: Add) -> asyncpg.Record:
     return run
 
 
-def is_plain(request: Add, claims: Sequence[Claim]) -> bool:
-    """Whether one statement may do: no budget, no bounds, and not more than one can carry."""
+def is_plain(request: Add) -> bool:
+    """Whether one statement may do: new keys, and not more than it can carry."""
     seeds = request.seeds
-    if claims and (
-        len(claims) > 1 or claims[0].count < len(seeds) or request.pipeline.first.bounded
-    ):
-        return False
-    few = 0 < len(seeds) <= STATEMENT_ROWS_MAX
-    return few and request.max_items is None and sum(map(_size, seeds)) <= STATEMENT_BYTES_MAX
-
-
-def _size(seed: Seed) -> int:
-    return len(seed.key)
-
-
-def is_one(request: Add, claims: Sequence[Claim]) -> bool:
-    """Whether it is the simplest case: a key and nothing else, to be begun at once."""
-    if not len(claims) == len(request.seeds) == 1:
-        return False
-    stage, [seed] = request.pipeline.first, request.seeds
     return (
-        request.seal
-        and request.max_items is request.max_depth is request.max_tokens is request.max_cost is None
-        and seed.data is None
-        and seed.priority == seed.depth == 0
-        and not (stage.bounded or stage.held)
+        0 < len(seeds) <= STATEMENT_ROWS_MAX
+        and request.max_items is None
+        and sum(len(seed.key) for seed in seeds) <= STATEMENT_BYTES_MAX
     )
 
 
-class RunBegunMeanwhile(StoreError):
-    """Somebody else began the same run at the same moment: nothing was added, ask again."""
-
-
-async def add_fresh(
-    db: Transaction, request: Add, worker: str, claims: Sequence[Claim]
-) -> tuple[Added, list[Claimed]] | None:
-    """Add in one statement, which also claims where nothing bounds the stage. It does not reach
-    keys that are there already: the caller goes the longer way for those. None if the run is there
-    already: nothing was done."""
+async def add_new(
+    db: Transaction, request: Add, worker: str, number: int, claims: Sequence[Claim]
+) -> Accepted | None:
+    """Add and claim in one statement: keys that nobody has yet, into a run that nobody began. None
+    where it is otherwise: nothing was done, and the caller goes the longer way."""
     pipeline, stage = request.pipeline, request.pipeline.first
     wanted = shallowest(request.seeds, request.max_depth)
     seeds = list(wanted.values())
+    order = _by_stage(claims)
     bodies = [None if seed.data is None else encode(seed.data, seed.key, "") for seed in seeds]
     try:
-        row = await db.row(
-            "add_fresh", run=request.run, pipeline=pipeline.name, seal=int(request.seal),
-            count=len(seeds), max_items=request.max_items, max_depth=request.max_depth,
-            max_tokens=request.max_tokens, max_cost=request.max_cost,
-            **_gate_of(pipeline), stage=stage.name,
-            phase=Phase.WAITING if stage.held else Phase.READY,
-            claim=bool(claims) and not stage.held, worker=worker, sender=db.sender,
-            keys=[seed.key for seed in seeds], priorities=[seed.priority for seed in seeds],
-            depths=[seed.depth for seed in seeds], bodies=bodies,
+        done, *rows = await db.rows(
+            "add", worker=worker, ticket=number, sender=db.sender, **{"class": LOCK_CLASS},
+            locks=_array(_stages_claimed(claims, ())), run=request.run, pipeline=pipeline.name,
+            seal=int(request.seal), max_items=request.max_items, max_depth=request.max_depth,
+            max_tokens=request.max_tokens, max_cost=request.max_cost, **_gate_of(pipeline),
+            stage=stage.name, phase=Phase.WAITING if stage.held else Phase.READY,
+            keys=[seed.key for seed in seeds],
+            priorities=_array(seed.priority for seed in seeds),
+            depths=_array(seed.depth for seed in seeds),
+            bodies=bodies if any(bodies) else [],
             lanes=[pipeline.lane_of(stage, seed.key) for seed in seeds],
+            **_wishes([claims[at] for at in order]),
         )  # fmt: skip
-    except UniqueViolationError as error:
-        raise RunBegunMeanwhile(f"run {request.run} was begun by somebody else") from error
-    assert row is not None
-    if not row["begun"]:
+    except UniqueViolationError as taken:
+        if TAKEN not in str(taken):
+            raise
         return None
-    made = dict(zip(row["keys"] or (), row["ids"] or (), strict=True))
-    leases: list[Lease] = []
-    if row["claimed"]:
-        leases = [
-            Lease(
-                made[seed.key], pipeline.name, seed.key, stage.name, 1, 1, 1, request.run,
-                seed.depth, row["now"], body,
-            )
-            for seed, body in zip(seeds, bodies, strict=True)
-            if seed.key in made
-        ]  # fmt: skip
-    claimed = [Claimed(leases, claims[0].lane)] if leases else []
-    return Added(request.run, len(made), len(seeds) - len(made)), claimed
-
-
-async def add_one(
-    db: Transaction, request: Add, worker: str, early: Callable[[Lease], None]
-) -> Lease | None:
-    """Add and claim one item: the general statement takes longer, and tells nobody early. None if
-    that cannot be, for whatever reason: nothing was done."""
-    pipeline, stage, [seed] = request.pipeline, request.pipeline.first, request.seeds
-
-    def lease(number: int, now: int) -> Lease:
-        return Lease(
-            number, pipeline.name, seed.key, stage.name, 1, 1, 1, request.run, 0, now, None
-        )
-
-    try:
-        found = await db.numbers_early(
-            "add_one", lambda number, now: early(lease(number, now)), run=request.run,
-            pipeline=pipeline.name, stage=stage.name, worker=worker, key=seed.key,
-            **_gate_of(pipeline), lock_class=LOCK_CLASS,
-            lock_key=_stage_key(pipeline.name, stage.name),
-        )  # fmt: skip
-    except UniqueViolationError as error:
-        raise RunBegunMeanwhile(f"run {request.run} was begun by somebody else") from error
-    return None if found is None else lease(*found)
+    if not done["done"]:
+        return None
+    added = Added(request.run, len(seeds), 0)
+    return Accepted(added, _claimed(claims, order, rows, number))
 
 
 def _gate_of(pipeline: Pipeline) -> dict[str, str | None]:
@@ -810,16 +681,15 @@ async def _store_seeds(db: Transaction, seeds: Mapping[int, Seed]) -> None:
 
 
 async def renew(db: Transaction, lease: Lease, text: str | None, part: Part | None) -> bool:
-    held = bool(await db.rows("renew", item=lease.item, fence=lease.fence, text=text))
+    which = {"item": lease.item, "fence": lease.fence, "ticket": lease.ticket}
+    held = bool(await db.rows("renew", text=text, **which))
     if held and part is not None:
         runs: list[asyncpg.Record] = []
         if any(part.usage):
             pairs = await db.rows("runs_of", items=[lease.item])
             ids = {row["run"] for row in pairs} | {lease.run}
             runs = await db.rows("run_lock", ids=sorted(ids))
-        fresh = await db.rows(
-            "save_part", item=lease.item, fence=lease.fence, name=part.name, body=part.body
-        )
+        fresh = await db.rows("save_part", name=part.name, body=part.body, **which)
         if fresh and runs:  # kept before, its reply was lost: it was counted then
             await db.rows(
                 "run_spend", items=[lease.item], tokens=[part.usage.tokens],
@@ -835,6 +705,41 @@ async def beat(db: Transaction, worker: Worker, boot: str, report: str | None) -
     return bool(row["fresh"])
 
 
+async def leave(db: Transaction, worker: str, *, release: bool) -> int:
+    """How many leases were released."""
+    data = json.dumps({"reason": Released().reason})
+    [row] = await db.rows("leave", worker=worker, release=release, data=data)
+    released: int = row["released"]
+    return released
+
+
+# --- what is held ------------------------------------------------------------------------------
+
+
+async def held(db: Transaction, worker: str) -> set[Mark]:
+    rows = await db.rows("held", worker=worker)
+    return {(row["id"], row["fence"], row["ticket"]) for row in rows}
+
+
+async def leases(
+    db: Transaction, worker: str, items: Iterable[int], pipelines: Mapping[str, Pipeline]
+) -> list[Lease]:
+    stages = befores(pipelines)
+    rows = await db.rows(
+        "leases", worker=worker, items=_array(items), deaths_max=DEATHS_MAX,
+        of_pipelines=[row[0] for row in stages], of_stages=[row[1] for row in stages],
+        befores=[row[2] for row in stages],
+    )  # fmt: skip
+    return [
+        Lease(
+            row["id"], row["pipeline"], row["key"], row["stage"], row["fence"], row["attempt"],
+            row["generation"], row["run"], row["depth"], row["claimed_at"], row["body"],
+            row["ticket"], row["alone"],
+        )
+        for row in rows
+    ]  # fmt: skip
+
+
 # --- sweep -------------------------------------------------------------------------------------
 
 
@@ -844,10 +749,12 @@ async def sweep(
     """Take back what dead or hung workers hold, wake what is due, open gates and end runs. Nothing
     here waits for anybody: what is locked is somebody else's to do, or is done next time."""
     taken = await db.row("reclaim", most=SWEEP_MAX, apart_ms=APART_MS)
+    assert taken is not None
+    if taken["workers"]:
+        await db.rows("reclaim_rest", workers=taken["workers"])
     await db.rows("forget_partials")
     await db.rows("forget_workers", silent_ms=WORKER_FORGOTTEN_MS)
     woken = await db.row("promote", most=SWEEP_MAX)
-    assert taken is not None
     assert woken is not None
     relaned = await _relane(db, pipelines)
     settled, missed, finished, page = await _settle_runs(db, runs, after)

@@ -6,6 +6,7 @@ import re
 from functools import cache
 from importlib.resources import files
 
+NUMBERED = re.compile(r"\d{4}_")
 PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)\b")
 
 
@@ -37,7 +38,11 @@ def numbered(backend: str, name: str) -> tuple[str, tuple[str, ...]]:
 
 @cache
 def migrations(backend: str) -> tuple[str, ...]:
-    """The numbered migrations in their order; the schema's version is how many there are."""
+    """The numbered migrations in their order; the schema's version is the number of the last one.
+    A number without a file changed functions only, which are made anew anyway."""
     folder = files("onceflow.store") / "sql" / backend
-    names = sorted(file.name for file in folder.iterdir() if re.match(r"\d{4}_", file.name))
-    return tuple((folder / name).read_text(encoding="utf-8") for name in names)
+    found = {int(file.name[:4]): file for file in folder.iterdir() if NUMBERED.match(file.name)}
+    return tuple(
+        found[number].read_text(encoding="utf-8") if number in found else ""
+        for number in range(1, max(found) + 1)
+    )

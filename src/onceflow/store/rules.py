@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from onceflow.core.item import Added, Kind, Lease, Phase, Seed
 from onceflow.core.pipeline import Pipeline
 from onceflow.core.transition import NOTHING_SPENT, Usage
-from onceflow.store.base import Add, Claim, Claimed, Command, Finish
+from onceflow.store.base import Add, Claim, Claimed, Command, Finish, Kept
 
 KIND_OF_COMMAND: dict[Command, Kind] = {
     "retry": Kind.REOPENED,
@@ -131,12 +131,29 @@ def stage_rows(pipeline: Pipeline) -> list[dict[str, Any]]:
             "declared_limit": stage.limit,
             "lane_limit": None if stage.lane is None else stage.lane.limit,
             "lane_spacing_ms": 0 if stage.lane is None else int(stage.lane.spacing_seconds * 1000),
-            "attempts": pipeline.claims_of(stage),
+            "attempts": pipeline.attempts_of(stage),
             "lease_ms": int(pipeline.lease_seconds * 1000),
             "deadline_ms": int(stage.deadline_seconds * 1000),
         }
         for position, stage in enumerate(pipeline.every_stage)
     ]
+
+
+def befores(pipelines: Mapping[str, Pipeline]) -> list[tuple[str, str, str]]:
+    """Of every stage that this program has: (pipeline, stage, the stage whose result is its input,
+    empty for what came with the item)."""
+    found: list[tuple[str, str, str]] = []
+    for pipeline in pipelines.values():
+        before = {
+            following.name: stage.name
+            for stage in pipeline.stages
+            if (following := pipeline.after(stage.name)) is not None
+        }
+        found += [
+            (pipeline.name, stage.name, before.get(stage.name, ""))
+            for stage in pipeline.every_stage
+        ]
+    return found
 
 
 def at_limit(wish: Claim, room: int, given: int) -> bool:
@@ -188,7 +205,7 @@ Holds = dict[tuple[str, str], dict[str, int]]
 """By (pipeline, stage) and lane: for how many ms it gives nothing."""
 
 
-def holds(finishes: Iterable[Finish], kept: Iterable[bool]) -> Holds:
+def holds(finishes: Iterable[Finish], kept: Iterable[Kept]) -> Holds:
     """The lanes that are held after these finishes."""
     found: Holds = {}
     for one, was_kept in zip(finishes, kept, strict=True):
@@ -199,9 +216,10 @@ def holds(finishes: Iterable[Finish], kept: Iterable[bool]) -> Holds:
     return found
 
 
-def next_lease(finish: Finish, now: int) -> Lease:
+def next_lease(finish: Finish, number: int, now: int) -> Lease:
     """The lease of an item whose next stage was claimed along with the finish of the last."""
     lease, change, _ = finish
     return lease._replace(
-        stage=change.stage, fence=lease.fence + 1, attempt=1, claimed_at=now, data=change.result
-    )
+        stage=change.stage, fence=lease.fence + 1, attempt=1, claimed_at=now, data=change.result,
+        ticket=number,
+    )  # fmt: skip

@@ -7,12 +7,12 @@ WAL with `synchronous=FULL` unless the caller chose otherwise. Writes go through
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import random
-import struct
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -21,16 +21,16 @@ from typing import Any, Literal, TypeVar
 import apsw
 
 from onceflow.core.errors import StoreUnavailable, WrongDatabase
-from onceflow.core.item import Lease
+from onceflow.core.item import Lease, Mark
 from onceflow.core.pipeline import Pipeline
 from onceflow.core.transition import Part
 from onceflow.store import sqlite_write as write
 from onceflow.store.base import (
+    DEATHS_MAX,
     Accepted,
     Add,
     Claim,
     Command,
-    Early,
     Exchanged,
     Finish,
     Row,
@@ -39,14 +39,15 @@ from onceflow.store.base import (
     Worker,
 )
 from onceflow.store.clock import Clock, boot_id, ticks_ms, wall_ms
+from onceflow.store.files import read_header
 from onceflow.store.queries import migrations, sql
-from onceflow.store.rules import others_may_act, others_may_claim
+from onceflow.store.rules import befores, others_may_act, others_may_claim
 from onceflow.store.wake import FileWatch, touch
 from onceflow.store.writer import Writer, as_unavailable, write_group
 
 T = TypeVar("T")
 APPLICATION_ID = 0x4F4E4345  # "ONCE": how a file is known to be ours
-MAGIC = b"SQLite format 3\x00"
+MEMORY = ":memory:"
 LOCK_WAIT_SECONDS = 60.0
 READERS_MAX = 2
 """Reads at once. A count of a million items shall not hold up those that look at one."""
@@ -69,6 +70,8 @@ class SqliteStore:
     ) -> None:
         self.path = Path(path)
         self.url = str(path)
+        self._file = path if str(path) == MEMORY else Path(path).absolute()
+        """Where it is whatever the process's folder will be: it is opened again for each reader."""
         self._clock = clock
         self._boot = boot or boot_id()
         self._durability = durability
@@ -95,10 +98,15 @@ class SqliteStore:
         elif self._writer is None:
             await asyncio.to_thread(self._prepare)
             self._writer = Writer(
-                self._connect, self._committed, self._others_committed,
-                early=self._durability == "full",
-            )  # fmt: skip
+                str(self.path), self._connect, self._committed, self._others_committed
+            )
             self._readers = ThreadPoolExecutor(READERS_MAX, "onceflow-reader")
+            try:
+                await self._write(self._settle_in)
+            except BaseException:
+                await self.close()
+                raise
+            return
         await self._write(self._settle_in)
 
     def _prepare(self) -> None:
@@ -130,12 +138,12 @@ class SqliteStore:
         if self._watch is not None:
             self._watch.close()
             self._watch = None
-        if self._writer is not None:
+        if self._readers is not None:
+            readers, self._readers = self._readers, None
+            await asyncio.to_thread(readers.shutdown)
+        if self._writer is not None:  # the last one: it carries the log over and removes it
             await asyncio.to_thread(self._writer.close)
             self._writer = None
-        if self._readers is not None:
-            await asyncio.to_thread(self._readers.shutdown)
-            self._readers = None
         if self._inline is not None:
             self._inline.close()
             self._inline = None
@@ -143,24 +151,44 @@ class SqliteStore:
     # --- the protocol's writes ---
 
     async def add(
-        self, add: Add, worker: str = "", claims: Sequence[Claim] = (), early: Early | None = None
+        self, add: Add, worker: str = "", number: int = 0, claims: Sequence[Claim] = ()
     ) -> Accepted:
         def work(db: apsw.Connection) -> Accepted:
-            added, claimed = write.add(db, add, worker, claims, self.now())
+            added, claimed = write.add(db, add, worker, number, claims, self.now())
             self._touch |= others_may_claim(add, added, claimed)
             return Accepted(added, claimed)
 
-        return await self._write(work, early=early)
+        return await self._write(work)
 
     async def exchange(
-        self, worker: str, finishes: Sequence[Finish], claims: Sequence[Claim]
+        self,
+        worker: str,
+        number: int,
+        finishes: Sequence[Finish],
+        claims: Sequence[Claim],
+        begins: Sequence[Lease] = (),
     ) -> Exchanged:
         def work(db: apsw.Connection) -> Exchanged:
-            reply = write.exchange(db, worker, finishes, claims, self._pipelines, self.now())
+            reply = write.exchange(
+                db, worker, number, finishes, claims, begins, self._pipelines, self.now()
+            )
             self._touch |= others_may_act(finishes, reply.continued, self._pipelines)
             return reply
 
         return await self._write(work)
+
+    async def held(self, worker: str) -> set[Mark]:
+        rows = await self.read("held", worker=worker)
+        return {(row["id"], row["fence"], row["ticket"]) for row in rows}
+
+    async def leases(self, worker: str, items: Collection[int]) -> list[Lease]:
+        if not items:
+            return []
+        rows = await self.read(
+            "leases", worker=worker, items=json.dumps([*items]),
+            befores=json.dumps(befores(self._pipelines)), deaths_max=DEATHS_MAX,
+        )  # fmt: skip
+        return [Lease(*row.values())._replace(alone=bool(row["alone"])) for row in rows]
 
     async def renew(self, lease: Lease, text: str | None = None, part: Part | None = None) -> bool:
         def work(db: apsw.Connection) -> bool:
@@ -174,8 +202,11 @@ class SqliteStore:
             lambda db: write.beat(db, worker, self._boot, report, self.now()), first=True
         )
 
-    async def leave(self, worker: str) -> None:
-        await self._write(lambda db: write.leave(db, worker))
+    async def leave(self, worker: str, *, release: bool = False) -> None:
+        def work(db: apsw.Connection) -> None:
+            self._touch |= write.leave(db, worker, release, self.now())
+
+        await self._write(work)
 
     async def sweep(self, runs: Sequence[str] = ()) -> Swept:
         def work(db: apsw.Connection) -> Swept:
@@ -236,7 +267,7 @@ class SqliteStore:
         self._wake = wake
         if self._inline is None and self._watch is None and self._writer is not None:
             self._loop = asyncio.get_running_loop()
-            self._watch = FileWatch(self.path, self._told)
+            self._watch = FileWatch(Path(self._file), self._told)
 
     def for_thread(self) -> SqliteStore:
         return self  # its writes happen in a thread of their own anyway
@@ -249,7 +280,7 @@ class SqliteStore:
         if self._touch:
             self._touch = False
             self._stamp = time.time_ns()
-            touch(self.path, self._stamp)
+            touch(Path(self._file), self._stamp)
 
     def _told(self, stamp: int) -> None:
         """The file was touched. If we were the last, there is nothing to see: after it touches, the
@@ -262,16 +293,10 @@ class SqliteStore:
             with suppress(RuntimeError):  # the loop is closed: nobody is there to wake
                 self._loop.call_soon_threadsafe(self._wake)
 
-    async def _write(
-        self,
-        work: Callable[[apsw.Connection], T],
-        *,
-        first: bool = False,
-        early: Callable[[T], None] | None = None,
-    ) -> T:
+    async def _write(self, work: Callable[[apsw.Connection], T], *, first: bool = False) -> T:
         if self._inline is not None:
             return _write_inline(self._inline, work)
-        return await self._require_writer().submit(work, first=first, early=early)
+        return await self._require_writer().submit(work, first=first)
 
     def _require_writer(self) -> Writer:
         if self._writer is None:
@@ -282,15 +307,21 @@ class SqliteStore:
         connection: apsw.Connection | None = getattr(self._local, "connection", None)
         if connection is None:
             connection = self._local.connection = self._connect()
+            # Whether the files are still ours to change only the writer knows.
+            connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
         try:
             return _rows(connection, text, parameters)
         except apsw.Error as error:
+            if isinstance(
+                error, apsw.IOError
+            ):  # it may be the connection: the next read has another
+                self._local.connection = None
             raise as_unavailable(error, str(self.path)) from error
 
     def _connect(self) -> apsw.Connection:
         try:
             connection = apsw.Connection(
-                str(self.path),
+                str(self._file),
                 flags=apsw.SQLITE_OPEN_READWRITE | (apsw.SQLITE_OPEN_CREATE * self._is_memory),
                 statementcachesize=200,
             )
@@ -307,7 +338,7 @@ class SqliteStore:
 
     @property
     def _is_memory(self) -> bool:
-        return str(self.path) == ":memory:"
+        return self.url == MEMORY
 
 
 def _write_inline(db: apsw.Connection, work: Callable[[apsw.Connection], T]) -> T:
@@ -361,14 +392,15 @@ def check_file(path: Path) -> None:
     if path.is_dir():
         raise WrongDatabase(f"{path} is a folder; name a file for the database")
     try:
-        with path.open("rb") as file:
-            header = file.read(100)
-    except OSError as error:
-        raise WrongDatabase(f"{path} cannot be read: {error.strerror}") from error
-    if len(header) < 100 or not header.startswith(MAGIC):
-        what = "is empty" if not header else "is not a SQLite database"
+        header = read_header(str(path)) if path.is_file() else None
+    except apsw.Error as error:
+        raise WrongDatabase(f"{path} cannot be read; check the file's rights ({error})") from error
+    if not path.is_file():
+        raise WrongDatabase(f"{path} cannot be read: it is not a file")
+    if header is None or not header.is_sqlite:
+        what = "is not a SQLite database" if path.stat().st_size else "is empty"
         raise WrongDatabase(f"{path} {what}; it was left untouched, name another file")
-    if struct.unpack(">I", header[68:72])[0] != APPLICATION_ID:
+    if header.application != APPLICATION_ID:
         raise WrongDatabase(
             f"{path} is another program's SQLite database; it was left untouched, name another file"
         )

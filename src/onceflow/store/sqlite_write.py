@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import apsw
 
 from onceflow.core.errors import StoreError
-from onceflow.core.item import Added, Kind, Lease, Phase, Seed
+from onceflow.core.item import Added, Kind, Lease, Mark, Phase, Seed, mark_of
 from onceflow.core.packing import is_packed
 from onceflow.core.pipeline import GATE_KEY, Pipeline
 from onceflow.core.transition import (
@@ -30,6 +30,7 @@ from onceflow.core.transition import (
 )
 from onceflow.store.base import (
     APART_MS,
+    DEATHS_MAX,
     LANES_WALKED_MAX,
     RUNS_IN_TURN_MAX,
     SWEEP_MAX,
@@ -40,6 +41,7 @@ from onceflow.store.base import (
     Command,
     Exchanged,
     Finish,
+    Kept,
     Swept,
     Target,
     Worker,
@@ -83,7 +85,7 @@ def _list(db: apsw.Connection, name: str, /, **parameters: Any) -> list[Any]:
 # --- claim -------------------------------------------------------------------------------------
 
 
-def claim(db: apsw.Connection, wish: Claim, worker: str, now: int) -> Claimed:
+def claim(db: apsw.Connection, wish: Claim, worker: str, number: int, now: int) -> Claimed:
     """Give leases of one stage, within its limit, to whose turn it is."""
     bounds = run(db, "stage_bounds", pipeline=wish.pipeline, stage=wish.stage).fetchone()
     if bounds is None:
@@ -91,7 +93,7 @@ def claim(db: apsw.Connection, wish: Claim, worker: str, now: int) -> Claimed:
     most, lane_limit, spacing_ms, deadline_ms, paused, active = bounds
     room = wish.count if most is None else min(wish.count, most - active)
     if paused or room <= 0:
-        return Claimed((), wish.lane)
+        return Claimed((), wish.lane, full=not paused)
     lane, opens_in_ms, cut = wish.lane, None, False
     if wish.item is not None:
         ids = _pick_one(db, wish, lane_limit, spacing_ms, now)
@@ -103,17 +105,21 @@ def claim(db: apsw.Connection, wish: Claim, worker: str, now: int) -> Claimed:
     if not ids:
         return Claimed((), lane, cut, opens_in_ms)
     picked = json.dumps(ids)
-    run(db, "claim", ids=picked, worker=worker, now=now, deadline_ms=deadline_ms)
+    run(
+        db, "claim", ids=picked, worker=worker, ticket=number, prefetch=int(wish.prefetch),
+        deaths_max=DEATHS_MAX, now=now, deadline_ms=deadline_ms,
+    )  # fmt: skip
     data = None if most is None else json.dumps({"limit": most})
     run(db, "claim_events", ids=picked, now=now, data=data)
-    leases = _leases(db, wish, picked, now)
-    more = cut and not at_limit(wish, room, len(ids))
+    leases = _leases(db, wish, picked, number, now)
+    full = at_limit(wish, room, len(ids))
+    more = cut and not full
     if lane_limit is None:
         more = more and _any_ready(db, wish)
     else:
         places = {item: place for place, item in enumerate(ids)}
         leases.sort(key=lambda lease: places[lease.item])
-    return Claimed(leases, lane, more, opens_in_ms)
+    return Claimed(leases, lane, more, opens_in_ms, full)
 
 
 def _any_ready(db: apsw.Connection, wish: Claim) -> bool:
@@ -251,7 +257,7 @@ def _lane_opens(
     return max(0, lane_limit - active) if next_at <= now else 0, next_at
 
 
-def _leases(db: apsw.Connection, wish: Claim, picked: str, now: int) -> list[Lease]:
+def _leases(db: apsw.Connection, wish: Claim, picked: str, number: int, now: int) -> list[Lease]:
     bodies: dict[int, tuple[int, bytes]] = {}
     (_, _, short), *inputs = _rows(db, "claim_inputs", ids=picked, before=wish.before)
     inputs += [(*one, text.encode()) for *one, text in json.loads(short)]
@@ -262,10 +268,10 @@ def _leases(db: apsw.Connection, wish: Claim, picked: str, now: int) -> list[Lea
     return [
         Lease(
             item, wish.pipeline, key, wish.stage, fence, attempt, generation, run_id, depth, now,
-            bodies.get(item, nothing)[1],
+            bodies.get(item, nothing)[1], number, bool(alone),
         )
-        for item, key, fence, attempt, generation, run_id, depth in _list(
-            db, "claim_leases", ids=picked
+        for item, key, fence, attempt, generation, run_id, depth, alone in _list(
+            db, "claim_leases", ids=picked, deaths_max=DEATHS_MAX
         )
     ]  # fmt: skip
 
@@ -276,57 +282,72 @@ def _leases(db: apsw.Connection, wish: Claim, picked: str, now: int) -> list[Lea
 def exchange(
     db: apsw.Connection,
     worker: str,
+    number: int,
     finishes: Sequence[Finish],
     claims: Sequence[Claim],
+    begins: Sequence[Lease],
     pipelines: dict[str, Pipeline],
     now: int,
 ) -> Exchanged:
-    """Finish attempts, then claim: what was freed can be claimed at once."""
-    kept: list[bool] = []
+    """Finish attempts, begin prefetched ones, then claim: what was freed can be claimed at once."""
+    kept: list[Kept] = []
     continued: list[Lease] = []
     if finishes:
-        kept, continued = finish(db, worker, finishes, pipelines, now)
+        kept, continued = finish(db, worker, number, finishes, pipelines, now)
         for (pipeline, stage), lanes in holds(finishes, kept).items():
             for lane, ms in lanes.items():
                 run(
                     db, "lane_hold", pipeline=pipeline, stage=stage, lane=lane, next_at=now + ms
                 )  # fmt: skip
-    return Exchanged(kept, [claim(db, wish, worker, now) for wish in claims], continued)
+    begun = begin(db, begins, now) if begins else []
+    claimed = [claim(db, wish, worker, number, now) for wish in claims]
+    return Exchanged(kept, claimed, continued, begun)
+
+
+def begin(db: apsw.Connection, leases: Sequence[Lease], now: int) -> list[bool]:
+    """Say that the handlers of prefetched leases begin; for each whether the lease still holds."""
+    marks = [mark_of(lease) for lease in leases]
+    held: set[Mark] = set(_rows(db, "begin", leases=json.dumps(marks), now=now))
+    return [mark in held for mark in marks]
 
 
 def finish(
     db: apsw.Connection,
     worker: str,
+    number: int,
     finishes: Sequence[Finish],
     pipelines: dict[str, Pipeline],
     now: int,
-) -> tuple[list[bool], list[Lease]]:
-    """Make the transitions whose leases still hold; say for each whether it was kept, and give the
+) -> tuple[list[Kept], list[Lease]]:
+    """Make the transitions whose leases still hold; say for each what became of it, and give the
     leases of those that went on at once."""
     finishes = _by_key(db, finishes)
-    shapes: dict[Shape, list[Finish]] = {}
+    shapes: dict[Shape, list[int]] = {}
     seen: Counter[int] = Counter()
-    for one in finishes:
+    for at, one in enumerate(finishes):
         # An item may be here twice, with an old fence and a new one: never in one statement.
-        shapes.setdefault((seen[one.lease.item], *_shape(one)), []).append(one)
+        shapes.setdefault((seen[one.lease.item], *_shape(one)), []).append(at)
         seen[one.lease.item] += 1
-    kept: set[tuple[int, int]] = set()
+    answers = [Kept.LOST] * len(finishes)
     continued: list[Lease] = []
     spent = spent_by_run(finishes)
-    for (_, *shape), alike in shapes.items():
-        kept |= _finish_alike(db, worker, shape, alike, now, spent, continued)
-    answers = [(one.lease.item, one.lease.fence) in kept for one in finishes]
+    for (_, *shape), places in shapes.items():
+        alike = [finishes[at] for at in places]
+        kept = _finish_alike(db, worker, number, shape, alike, now, spent, continued)
+        for at in places:
+            if finishes[at].lease.item in kept:
+                answers[at] = Kept.KEPT
     extras = [
         one
-        for one, was_kept in zip(finishes, answers, strict=True)
-        if was_kept and one.change.has_extras
+        for one, answer in zip(finishes, answers, strict=True)
+        if answer and one.change.has_extras
     ]
     if extras:
         _admit_extras(db, extras, pipelines, now)
-    if not all(answers):
-        lost = [one for one, was_kept in zip(finishes, answers, strict=True) if not was_kept]
-        kept |= _kept_before(db, worker, lost)
-    return [(one.lease.item, one.lease.fence) in kept for one in finishes], continued
+    for at, one in enumerate(finishes):
+        if not answers[at] and _kept_before(db, worker, one.lease):
+            answers[at] = Kept.BEFORE
+    return answers, continued
 
 
 def _by_key(db: apsw.Connection, finishes: Sequence[Finish]) -> Sequence[Finish]:
@@ -372,15 +393,17 @@ PLAIN_EVENTS = tuple((event.kind, None) for event in PLAINLY_FINISHED)
 def _finish_alike(
     db: apsw.Connection,
     worker: str,
+    number: int,
     shape: Sequence[Any],
     alike: Sequence[Finish],
     now: int,
     spent: Mapping[str, Usage],
     continued: list[Lease],
-) -> set[tuple[int, int]]:
-    """Transitions of one shape. First the history, while the items still say who held them."""
+) -> set[int]:
+    """Transitions of one shape; the items of those that were made. First the history, while the
+    items still say who held them."""
     asking, stage, generation, to_stage, phase, attempt, lane, delay_ms, error, code, events = shape
-    held = {one.lease.item: one.lease.fence for one in alike}
+    held = [mark_of(one.lease) for one in alike]
     where = {"held": json.dumps(held), "from_stage": stage}
     following = to_stage if to_stage != stage else None
     for at, (kind, data) in enumerate(events, start=1):
@@ -388,7 +411,7 @@ def _finish_alike(
             db, "finish_events", **where, now=now, kind=kind, at=at, next_stage=following,
             phase=phase, worker=worker, data=data,
         )  # fmt: skip
-    ids = set(held)
+    ids = {item for item, _, _ in held}
     if not events or db.changes() < len(held):  # as many events as leases: all of them hold
         ids = set(_list(db, "finish_kept", **where))
     if not ids:
@@ -402,11 +425,12 @@ def _finish_alike(
     run(
         db, "finish", **where, stage=to_stage, phase=Phase.ACTIVE if again else phase,
         attempt=attempt + again, lane=lane, due_at=due_at, error=error, error_code=code,
-        events=len(events), now=now, again=int(again), worker=worker, lease_ms=lease_ms,
+        events=len(events), now=now, again=int(again), worker=worker, ticket=number,
+        lease_ms=lease_ms,
     )  # fmt: skip
     if again:
         run(db, "claim_events", ids=json.dumps(sorted(ids)), now=now, data=None)
-        continued += [next_lease(one, now) for one in alike if one.lease.item in ids]
+        continued += [next_lease(one, number, now) for one in alike if one.lease.item in ids]
     bodies: dict[int, str] = {}
     for one in alike:
         body = one.change.result
@@ -424,7 +448,7 @@ def _finish_alike(
             db, "finish_results", bodies=json.dumps(bodies), stage=stage, generation=generation,
             now=now,
         )  # fmt: skip
-    return {(item, held[item]) for item in ids}
+    return ids
 
 
 def _open_for(
@@ -432,27 +456,25 @@ def _open_for(
     pipeline: str,
     stage: str,
     run_id: str,
-    spent: Usage = NOTHING_SPENT,
-    *,
-    alone: bool = False,
+    spent: Usage,
 ) -> int | None:
     """How long a lease of a stage would be, if nothing bounds it for items of that run, which now
-    spends so much; `alone`: and nobody waits there already."""
+    spends so much."""
     found: int | None = run(
         db, "stage_open", pipeline=pipeline, stage=stage, run=run_id, tokens=spent.tokens,
-        cost=spent.cost, alone=alone,
+        cost=spent.cost,
     ).get  # fmt: skip
     return found
 
 
-def _kept_before(db: apsw.Connection, worker: str, lost: Sequence[Finish]) -> set[tuple[int, int]]:
-    """Of leases that do not hold any more: those whose finish was kept, only its reply was lost."""
-    kept: set[tuple[int, int]] = set()
-    for one in lost:
-        item, fence = one.lease.item, one.lease.fence
-        if run(db, "finish_known", item=item, fence=fence, worker=worker).get:
-            kept.add((item, fence))
-    return kept
+def _kept_before(db: apsw.Connection, worker: str, lease: Lease) -> bool:
+    """Of a lease that does not hold any more: whether its finish was kept, only the reply lost."""
+    return bool(
+        run(
+            db, "finish_known", item=lease.item, fence=lease.fence, worker=worker,
+            pipeline=lease.pipeline, key=lease.key,
+        ).get
+    )  # fmt: skip
 
 
 def _admit_extras(
@@ -489,20 +511,13 @@ def _admit_extras(
 # --- add ---------------------------------------------------------------------------------------
 
 
-class Begun:
-    """New items begin at once, for the worker that adds them: the leases they get."""
-
-    __slots__ = ("lease_ms", "leases", "worker")
-
-    def __init__(self, worker: str, lease_ms: int) -> None:
-        self.worker = worker
-        self.lease_ms = lease_ms
-        self.leases: list[tuple[int, Lease]] = []
-        """Each with its priority."""
-
-
 def add(
-    db: apsw.Connection, request: Add, worker: str, claims: Sequence[Claim], now: int
+    db: apsw.Connection,
+    request: Add,
+    worker: str,
+    number: int,
+    claims: Sequence[Claim],
+    now: int,
 ) -> tuple[Added, list[Claimed]]:
     """Accept items into a run, the known ones as they are, and claim."""
     pipeline = request.pipeline
@@ -514,30 +529,10 @@ def add(
         gate_stage=None if pipeline.gate_stage is None else pipeline.gate_stage.name,
     )  # fmt: skip
     budget = Budget(*created.get)
-    begun = _begun(db, request, worker, claims)
     added = admit(
-        db, pipeline, request.run, budget, request.seeds, now, seal=request.seal, by_caller=True,
-        begun=begun,
-    )  # fmt: skip
-    if begun is None:
-        return added, [claim(db, wish, worker, now) for wish in claims]
-    [wish] = claims
-    begun.leases.sort(key=lambda each: (each[0], each[1].depth, each[1].item))
-    more = bool(added.known) and _any_ready(db, wish)  # what joined may be done again
-    return added, [Claimed([lease for _, lease in begun.leases], wish.lane, more)]
-
-
-def _begun(db: apsw.Connection, request: Add, worker: str, claims: Sequence[Claim]) -> Begun | None:
-    """Whether new items are made with their leases, which is half the work: there is room for all
-    of them, nothing bounds their stage, and nobody waits there already."""
-    stage = request.pipeline.first
-    if len(claims) != 1 or stage.held or stage.bounded:
-        return None
-    [wish] = claims
-    if wish.stage != stage.name or wish.item is not None or wish.count < len(request.seeds):
-        return None
-    lease_ms = _open_for(db, request.pipeline.name, stage.name, request.run, alone=True)
-    return None if lease_ms is None else Begun(worker, lease_ms)
+        db, pipeline, request.run, budget, request.seeds, now, seal=request.seal, by_caller=True
+    )
+    return added, [claim(db, wish, worker, number, now) for wish in claims]
 
 
 class Budget(NamedTuple):
@@ -560,7 +555,6 @@ def admit(
     *,
     seal: bool = False,
     by_caller: bool = False,
-    begun: Begun | None = None,
 ) -> Added:
     """Put seeds into a run, exactly as many as its budget allows."""
     if budget.pipeline != pipeline.name:
@@ -584,7 +578,7 @@ def admit(
             depths = [(item, ways.of_run[item]) for item in joined]
             run(db, "add_members", run=run_id, now=now, rows=json.dumps(depths))
     if fresh:
-        _insert_items(db, pipeline, run_id, fresh, now, begun)
+        _insert_items(db, pipeline, run_id, fresh, now)
     run(db, "run_accept", id=run_id, count=len(fresh) + len(joined), seal=int(seal))
     return Added(run_id, len(fresh), len(known), over)
 
@@ -615,59 +609,42 @@ def _draw_nearer(
 
 
 def _insert_items(
-    db: apsw.Connection,
-    pipeline: Pipeline,
-    run_id: str,
-    seeds: Sequence[Seed],
-    now: int,
-    begun: Begun | None,
+    db: apsw.Connection, pipeline: Pipeline, run_id: str, seeds: Sequence[Seed], now: int
 ) -> None:
     """Make items of keys that are not there yet, members of the run they are made for."""
     first = pipeline.first
     rows = [
         [seed.key, seed.priority, seed.depth, pipeline.lane_of(first, seed.key)] for seed in seeds
     ]
-    phase = Phase.WAITING if first.held else Phase.READY
     run(
         db, "add_items", rows=json.dumps(rows), pipeline=pipeline.name, stage=first.name,
-        phase=phase if begun is None else Phase.ACTIVE, run=run_id, now=now,
-        begun=int(begun is not None), worker=None if begun is None else begun.worker,
-        lease_ms=None if begun is None else begun.lease_ms,
+        phase=Phase.WAITING if first.held else Phase.READY, run=run_id, now=now,
     )  # fmt: skip
     # One statement numbers its rows on from the largest number there is, in their order.
     last = db.last_insert_rowid()
     ids = range(last - len(seeds) + 1, last + 1)
     new = {"first": ids[0], "last": last, "now": now}
-    if begun is None:
-        run(db, "add_events", **new, kind=Kind.ADDED)
-    else:
-        run(db, "add_events_begun", **new)
+    run(db, "add_events", **new, kind=Kind.ADDED)
     run(db, "add_members_new", **new)
     for item, seed in zip(ids, seeds, strict=True):
-        body = None
         if seed.data is not None:
-            body = encode(seed.data, seed.key, "")
-            run(db, "finish_result", item=item, stage="", generation=1, now=now, body=body)
-        if begun is not None:
-            lease = Lease(
-                item, pipeline.name, seed.key, first.name, 1, 1, 1, run_id, seed.depth, now, body
-            )
-            begun.leases.append((seed.priority, lease))
+            run(
+                db, "finish_result", item=item, stage="", generation=1, now=now,
+                body=encode(seed.data, seed.key, ""),
+            )  # fmt: skip
 
 
 # --- renew, beat -------------------------------------------------------------------------------
 
 
 def renew(db: apsw.Connection, lease: Lease, text: str | None, part: Part | None, now: int) -> bool:
-    run(db, "renew", item=lease.item, fence=lease.fence, now=now)
+    mine = {"item": lease.item, "fence": lease.fence, "ticket": lease.ticket}
+    run(db, "renew", **mine, now=now)
     held = bool(db.changes())
     if held and text is not None:
-        run(db, "save_partial", item=lease.item, fence=lease.fence, text=text)
+        run(db, "save_partial", **mine, text=text)
     if held and part is not None:
-        run(
-            db, "save_part", item=lease.item, fence=lease.fence, name=part.name, body=part.body,
-            now=now,
-        )  # fmt: skip
+        run(db, "save_part", **mine, name=part.name, body=part.body, now=now)
         if db.changes() and any(part.usage):  # kept before, its reply was lost: it was counted then
             run(db, "run_spend", rows=json.dumps([(lease.item, *part.usage)]))
     return held
@@ -681,8 +658,24 @@ def beat(db: apsw.Connection, worker: Worker, boot: str, report: str | None, now
     return bool(fresh)
 
 
-def leave(db: apsw.Connection, worker: str) -> None:
+def leave(db: apsw.Connection, worker: str, release: bool, now: int) -> bool:
+    """Sign off, with `release` after giving back what is held; whether that was anything."""
+    released = _rows(db, "leave_release", worker=worker, now=now) if release else []
+    if released:
+        data = json.dumps({"reason": "the worker stopped"})
+        events = [_event(Kind.RELEASED, row, data) for row in released]
+        run(db, "insert_events", rows=json.dumps(events), now=now)
     run(db, "leave", worker=worker)
+    return bool(released)
+
+
+def _event(kind: Kind, row: Sequence[Any], data: str | None) -> list[Any]:
+    """The event of an item that somebody else than its holder moved."""
+    item, version, run_id, stage, phase, generation, fence, attempt = row
+    return [
+        kind, item, version, run_id, stage, None, phase, generation, fence, attempt, None, None,
+        data,
+    ]  # fmt: skip
 
 
 # --- sweep -------------------------------------------------------------------------------------
@@ -690,16 +683,15 @@ def leave(db: apsw.Connection, worker: str) -> None:
 
 def reclaim(db: apsw.Connection, boot: str, now: int) -> int:
     """Take back what dead or hung workers hold; their fences are worth nothing from now on."""
+    run(db, "reclaim_company", boot=boot, now=now)
     taken = _rows(db, "reclaim", boot=boot, now=now, most=SWEEP_MAX, apart_ms=APART_MS)
     events = []
-    for item, version, run_id, stage, phase, generation, fence, attempt, error in taken:
-        poison = phase == Phase.FAILED
-        kind = Kind.FAILED if poison else Kind.RECLAIMED
-        data = json.dumps({"error": error, "code": "poison"}) if poison else None
-        events.append([
-            kind, item, version, run_id, stage, None, phase, generation, fence, attempt, None, None,
-            data,
-        ])  # fmt: skip
+    for *row, error in taken:
+        if row[4] == Phase.FAILED:
+            data = json.dumps({"error": error, "code": "poison"})
+            events.append(_event(Kind.FAILED, row, data))
+        else:
+            events.append(_event(Kind.RECLAIMED, row, None))
     if events:
         run(db, "insert_events", rows=json.dumps(events), now=now)
     run(db, "forget_partials")
@@ -784,13 +776,7 @@ def act(
     changed = _rows(db, f"act_{command}", **parameters)
     kind = KIND_OF_COMMAND[command]
     data = json.dumps({"why": why}) if why else None
-    events = [
-        [
-            kind, item, version, run_id, at_stage, None, phase, generation, fence, attempt, None,
-            None, data,
-        ]
-        for item, version, run_id, at_stage, phase, generation, fence, attempt in changed
-    ]  # fmt: skip
+    events = [_event(kind, row, data) for row in changed]
     if events:
         run(db, "insert_events", rows=json.dumps(events), now=now)
     return [row[0] for row in changed]

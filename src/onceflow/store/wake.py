@@ -42,17 +42,27 @@ class FileWatch:
             self._loop.add_reader(self._fd, self._told)
 
     def close(self) -> None:
-        if self._fd is not None:
-            self._loop.remove_reader(self._fd)
-            os.close(self._fd)
-            self._fd = None
+        self._give_up()
         if self._timer is not None:
             self._timer.cancel()
 
     def _told(self) -> None:
         assert self._fd is not None
-        os.read(self._fd, 64 * struct.calcsize("iIII"))
+        try:
+            os.read(self._fd, 64 * struct.calcsize("iIII"))
+        except BlockingIOError:
+            return
+        except OSError:  # it tells nothing any more: look by ourselves
+            self._give_up()
+            self._poll()
+            return
         self._wake(self._stamp())
+
+    def _give_up(self) -> None:
+        if self._fd is not None:
+            self._loop.remove_reader(self._fd)
+            os.close(self._fd)
+            self._fd = None
 
     def _stamp(self) -> int:
         try:

@@ -1,14 +1,13 @@
 """One writer thread per process: every write of a SQLite store waits in its queue.
 
 Operations that are queued together are committed together, each in a savepoint of its own so that
-one that fails does not sink the rest. A future resolves only after COMMIT, when the disk has it;
-who wants to hear of it earlier is told between the two. Heartbeats go first.
+one that fails does not sink the rest. A future resolves only after COMMIT, when the disk has it.
+Heartbeats go first.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -18,13 +17,11 @@ from typing import Any, TypeAlias, TypeVar
 import apsw
 
 from onceflow.core.errors import StoreError, StoreUnavailable, WrongDatabase
+from onceflow.store.files import Files
 
 T = TypeVar("T")
 GROUP_MAX = 256
 """How many operations one commit takes; more wait for the next."""
-
-SYNC: Callable[[int], None] = getattr(os, "fdatasync", os.fsync)
-"""As SQLite does it: what the file's length and its bytes need, not its times."""
 
 Work: TypeAlias = Callable[[apsw.Connection], Any]
 Answer: TypeAlias = tuple[Any, BaseException | None]
@@ -34,41 +31,37 @@ Answer: TypeAlias = tuple[Any, BaseException | None]
 class Operation:
     """A write that waits for its turn."""
 
-    __slots__ = ("early", "future", "work")
+    __slots__ = ("future", "work")
 
-    def __init__(self, work: Work, early: Callable[[Any], None] | None = None) -> None:
+    def __init__(self, work: Work) -> None:
         self.work = work
-        self.early = early
-        """Told when it is committed: others see it, and it outlives the process, but not a power
-        cut before it is durable."""
         self.future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
 
 class Writer:
-    """The owner of the one connection that writes."""
+    """The owner of the one connection that writes.
+
+    Its thread ends only when it is closed. When a connection fails there is a new one for those who
+    wait; when that cannot be had either they are told why, and the next operation tries again.
+    """
 
     def __init__(
         self,
+        where: str,
         connect: Callable[[], apsw.Connection],
         committed: Callable[[], None],
         others_committed: Callable[[], None],
-        *,
-        early: bool = False,
     ) -> None:
-        """`early`: commits wait for the disk unless somebody wants to be told before that."""
+        self._where = where
         self._connect = connect
         self._committed = committed
         self._others_committed = others_committed
-        self._early = early
         self._waiting: deque[Operation] = deque()
         self._closed = False
-        self._wal: int | None = None
-        """The file that SQLite commits to, which it keeps while a connection is open."""
-        self._holed = False
-        self._place: tuple[int, int] | None = None
-        """Which file it is, whatever its name."""
-        self._commits_wait = True
-        """Whether SQLite's commits wait for the disk at the moment."""
+        self._tried = False
+        """Whether the connection was good for a write, were it one that failed."""
+        self._files: Files | None = None
+        """What is known of the database file and its log since we have them open."""
         self._lock = threading.Lock()
         # The writer sleeps on this one until somebody rings. A Condition does the same in ten times
         # as many steps, all of which are in the way of a single item.
@@ -78,15 +71,10 @@ class Writer:
         self._thread.start()
 
     def submit(
-        self,
-        work: Callable[[apsw.Connection], T],
-        *,
-        first: bool = False,
-        early: Callable[[T], None] | None = None,
+        self, work: Callable[[apsw.Connection], T], *, first: bool = False
     ) -> asyncio.Future[T]:
-        """Queue a write; its future, of the running loop, has the value once it is durable, and
-        `early` may be called with it in that loop when it is committed."""
-        operation = Operation(work, early)
+        """Queue a write; its future, of the running loop, has the value once it is durable."""
+        operation = Operation(work)
         with self._lock:
             if self._closed:
                 raise StoreUnavailable("the database is closed")
@@ -112,29 +100,78 @@ class Writer:
         with suppress(RuntimeError):  # it rings already
             self._bell.release()
 
+    # --- in the thread ---
+
     def _run(self) -> None:
+        connection: apsw.Connection | None = None
+        while True:
+            try:
+                # The old one goes after the new one is there: never is the file without any, so
+                # SQLite keeps its log, and a log that is another one all the same is noticed.
+                newer = self._open(again=connection is not None)
+                connection, older = newer, connection
+                if older is not None:
+                    self._let_go(older)
+                    self._others_committed()  # or not: nobody has looked meanwhile
+                self._serve(connection)
+            except BaseException as error:  # this connection cannot be used any more
+                if self._tried:  # those who failed were told; the others have the next one
+                    self._tried = False
+                    continue
+                self._refuse_waiting(error)
+            if self._closed and not self._waiting:
+                break
+            self._bell.acquire()  # nothing is tried before somebody asks for it
+        if connection is not None:
+            self._let_go(connection)
+        if self._files is not None:
+            self._files.close()
+
+    def _open(self, *, again: bool) -> apsw.Connection:
+        if self._files is not None and again:
+            self._files.look()
         connection = self._connect()
-        seen = connection.pragma("data_version")
-        with suppress(OSError):  # a database in memory has none
-            self._place = place_of(connection.filename)
-        if self._early:
-            with suppress(OSError):  # then nobody is
-                self._wal = os.open(connection.filename_wal, os.O_RDWR)
         try:
-            while self._waiting or not self._closed:
-                self._bell.acquire()
-                while self._waiting:
-                    if group := self._take_group():
-                        self._write(connection, group)
-                # Our own commits leave this number as it is, those of others change it.
-                version = connection.pragma("data_version")
-                if version != seen:
-                    seen = version
-                    self._others_committed()
-        finally:
-            if self._wal is not None:
-                os.close(self._wal)
+            connection.pragma("data_version")  # it has its log open from now on
+            if self._files is None:
+                self._files = Files(connection.filename, connection.filename_wal)
+            self._files.look()
+        except BaseException:
+            with suppress(apsw.Error):
+                connection.close()
+            raise
+        return connection
+
+    def _let_go(self, connection: apsw.Connection) -> None:
+        with suppress(apsw.Error):
+            if self._files is None or self._files.fault() is not None:
+                # It would carry what it has over what others have written since.
+                connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
             connection.close()
+
+    def _serve(self, connection: apsw.Connection) -> None:
+        """Write with one connection until the writer is closed; raise what makes it useless."""
+        seen = connection.pragma("data_version")
+        while True:
+            while self._waiting:
+                if group := self._take_group():
+                    self._write(connection, group)
+            # Our own commits leave this number as it is, those of others change it.
+            version = connection.pragma("data_version")
+            if version != seen:
+                seen = version
+                self._others_committed()
+            if self._closed and not self._waiting:
+                return
+            self._bell.acquire()
+
+    def _refuse_waiting(self, error: BaseException) -> None:
+        reason = as_unavailable(error, self._where)
+        with self._lock:
+            waiting = [*self._waiting]
+            self._waiting.clear()
+        for operation in waiting:
+            _tell(operation.future, None, reason)
 
     def _take_group(self) -> list[Operation]:
         with self._lock:
@@ -144,87 +181,23 @@ class Writer:
         return [operation for operation in group if not operation.future.cancelled()]
 
     def _write(self, connection: apsw.Connection, group: list[Operation]) -> None:
+        self._tried = True
         works = [operation.work for operation in group]
-        # What others finish beside it must not be seen before the disk has it.
-        early = self._wal is not None and all(operation.early for operation in group)
+        assert self._files is not None, "there is a connection"
         try:
-            self._look(connection.filename)
-            self._mend(connection)
-            self._switch(connection, waits=not early)
+            self._files.look()
             answers = write_group(connection, works)
+            self._files.look()  # what went into files that are gone meanwhile is not stored
         except BaseException as error:  # nothing of the group was committed: everyone is told
-            reason = as_unavailable(error, connection.filename)
+            reason = as_unavailable(error, self._where)
             for operation in group:
                 _tell(operation.future, None, reason)
+            if connection.in_transaction or isinstance(error, apsw.IOError):
+                raise  # what such a connection believes of the file may be wrong from now on
             return
-        failed = self._tell_early(connection.filename, group, answers) if early else None
         for operation, (value, refused) in zip(group, answers, strict=True):
-            _tell(operation.future, value, refused or failed)
+            _tell(operation.future, value, refused)
         self._committed()
-        if not self._waiting:
-            with suppress(apsw.Error):  # the next one does it, then
-                self._switch(connection, waits=False)
-
-    def _tell_early(
-        self, where: str, group: list[Operation], answers: list[Answer]
-    ) -> StoreUnavailable | None:
-        """Say what was committed, then wait for the disk; why it may not have it."""
-        for operation, (value, refused) in zip(group, answers, strict=True):
-            if operation.early is not None and refused is None:
-                with suppress(RuntimeError):  # the loop is closed: nobody waits any more
-                    operation.future.get_loop().call_soon_threadsafe(operation.early, value)
-        return self._sync(where)
-
-    def _switch(self, connection: apsw.Connection, *, waits: bool) -> None:
-        """Have SQLite's commits wait for the disk, or not."""
-        if self._wal is not None and self._commits_wait != waits:
-            level = "FULL" if waits else "NORMAL"
-            # It obeys when it prepares this: a prepared one that is run again does nothing.
-            connection.execute(f"PRAGMA synchronous={level}", can_cache=False)
-            self._commits_wait = waits
-
-    def _look(self, where: str) -> None:
-        """Nothing is written into a file that nobody will find again."""
-        if self._place is None:
-            return
-        try:
-            found = place_of(where)
-        except FileNotFoundError:
-            found = None
-        if found != self._place:
-            what = "deleted or moved" if found is None else "replaced by another file"
-            raise WrongDatabase(
-                f"{where} was {what} while it was open, so nothing is written to it any more; put "
-                "it back, or end this process and start it again"
-            )
-
-    def _mend(self, connection: apsw.Connection) -> None:
-        """The disk may have dropped what it once failed to write, and a hole in the log hides all
-        that follows: nothing is committed until the database itself has the whole log."""
-        if self._holed:
-            busy, _, _ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").get
-            if busy:
-                raise apsw.BusyError("the log cannot be carried over while others read")
-            self._holed = False
-
-    def _sync(self, where: str) -> StoreUnavailable | None:
-        """Wait until the disk has what was committed; why it may not have it."""
-        try:
-            assert self._wal is not None
-            SYNC(self._wal)
-        except OSError as error:
-            self._holed = True
-            return StoreUnavailable(
-                f"{where}: the disk did not confirm the last write ({error}); whether it was "
-                "stored is not known; check the disk and it goes on"
-            )
-        return None
-
-
-def place_of(path: str) -> tuple[int, int]:
-    """What tells a file from every other that is there."""
-    found = os.stat(path)  # noqa: PTH116 - half the time of a Path, before every commit
-    return found.st_dev, found.st_ino
 
 
 def _tell(future: asyncio.Future[Any], value: Any, error: BaseException | None) -> None:

@@ -20,6 +20,7 @@ from __future__ import annotations
 from onceflow.testing.rig import MakeStore, Rig
 from onceflow.testing.suite_claim import ClaimSuite
 from onceflow.testing.suite_finish import FinishSuite
+from onceflow.testing.suite_lease import LeaseSuite
 from onceflow.testing.suite_operate import OperateSuite
 from onceflow.testing.suite_race import RaceSuite
 from onceflow.testing.suite_run import RunSuite
@@ -28,5 +29,7 @@ from onceflow.testing.suite_spread import SpreadSuite
 __all__ = ["MakeStore", "Rig", "StoreConformance"]
 
 
-class StoreConformance(ClaimSuite, FinishSuite, RunSuite, SpreadSuite, OperateSuite, RaceSuite):
+class StoreConformance(
+    ClaimSuite, FinishSuite, LeaseSuite, RunSuite, SpreadSuite, OperateSuite, RaceSuite
+):
     """Every test of the suite. A subclass needs the fixture `make_store`, nothing else."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import count
 from types import TracebackType
 from typing import Any, Self
 
@@ -68,6 +69,7 @@ class Rig:
         self._make_store = make_store
         self._stores = [self.store]
         self._audit = audit
+        self._numbers = count(1)
 
     async def __aenter__(self) -> Self:
         await self.store.open(self.pipelines.values())
@@ -101,6 +103,21 @@ class Rig:
 
     # --- writes ---
 
+    def number(self) -> int:
+        """The number of an exchange: each is used once."""
+        return next(self._numbers)
+
+    async def exchange(
+        self,
+        finishes: Sequence[Finish] = (),
+        claims: Sequence[Claim] = (),
+        begins: Sequence[Lease] = (),
+        *,
+        worker: str = "w",
+        store: Store | None = None,
+    ) -> Exchanged:
+        return await (store or self.store).exchange(worker, self.number(), finishes, claims, begins)
+
     async def add(
         self,
         seeds: Iterable[str | Seed],
@@ -118,7 +135,7 @@ class Rig:
         self, request: Add, claim: Claim, worker: str = "w"
     ) -> tuple[Added, Claimed]:
         """Add, and what the claim that goes along with it gave."""
-        added, [claimed] = await self.store.add(request, worker, [claim])
+        added, [claimed] = await self.store.add(request, worker, self.number(), [claim])
         return added, claimed
 
     def wish(
@@ -130,13 +147,14 @@ class Rig:
         turn: int = 0,
         lane: str = "",
         item: int | None = None,
+        prefetch: bool = False,
     ) -> Claim:
         whose = of or self.pipeline
         names = [each.name for each in whose.stages]
         before = ""
         if stage in names and names.index(stage):
             before = names[names.index(stage) - 1]
-        return Claim(whose.name, stage, before, count, turn, lane, item)
+        return Claim(whose.name, stage, before, count, turn, lane, item, prefetch)
 
     async def claim(
         self,
@@ -148,8 +166,7 @@ class Rig:
         **options: Any,
     ) -> Claimed:
         wish = self.wish(stage, count, **options)
-        reply = await (store or self.store).exchange(worker, [], [wish])
-        return reply.claimed[0]
+        return (await self.exchange([], [wish], worker=worker, store=store)).claimed[0]
 
     async def lease(self, stage: str, **options: Any) -> Lease:
         """The one lease that a claim of one gives."""
@@ -170,14 +187,15 @@ class Rig:
     ) -> list[bool]:
         every = [leases] if isinstance(leases, Lease) else leases
         finishes = [self.finishing(lease, outcome) for lease in every]
-        return list((await (store or self.store).exchange(worker, finishes, [])).kept)
+        reply = await self.exchange(finishes, worker=worker, store=store)
+        return [bool(kept) for kept in reply.kept]
 
     async def go_on(
         self, leases: Sequence[Lease], outcome: Outcome | None = None, *, worker: str = "w"
     ) -> Exchanged:
         """Finish leases and ask for their next stages along with that."""
         finishes = [self.finishing(lease, outcome)._replace(claim_next=True) for lease in leases]
-        return await self.store.exchange(worker, finishes, [])
+        return await self.exchange(finishes, worker=worker)
 
     async def work_off(self, *stages: str, of: Pipeline | None = None) -> None:
         """Claim and finish these stages until nothing of them is ready."""
@@ -187,11 +205,8 @@ class Rig:
 
     async def work_off_held(self, worker: str = "w") -> None:
         """Finish every lease that the database says a worker has."""
-        for row in await self.store.read("held", worker=worker):
-            lease = Lease(
-                row["id"], row["pipeline"], row["key"], row["stage"], row["fence"], row["attempt"],
-                row["generation"], row["run"], row["depth"], row["claimed_at"], None,
-            )  # fmt: skip
+        items = [item for item, _, _ in await self.store.held(worker)]
+        for lease in await self.store.leases(worker, items):
             assert await self.finish(lease, worker=worker) == [True]
 
     async def beat(self, worker: str, store: Store | None = None) -> None:

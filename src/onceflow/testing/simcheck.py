@@ -12,9 +12,10 @@ from typing import Any, TypeAlias
 
 import apsw
 
-from onceflow.core.item import SETTLED, Kind, Lease
+from onceflow.core.item import SETTLED, Kind, Lease, Mark
 from onceflow.core.pipeline import GATE_KEY, Pipeline
 from onceflow.core.transition import decode
+from onceflow.engine.manager import Manager
 
 BRANCHES = (
     "a lease was lost at its commit",
@@ -22,11 +23,18 @@ BRANCHES = (
     "a commit asked again after a lost reply was found kept",
     "a commit asked again after a failure was kept",
     "a commit was rolled back by a full disk",
+    "a write whose caller was told it failed was committed later",
+    "a late commit came after what is held was read",
+    "a late commit came after its process had signed off",
+    "a late commit came after its process had crashed",
+    "a late commit gave leases that nobody waits for",
+    "a late finish came after it was asked again and kept",
+    "a late finish came when its lease was lost",
+    "two exchanges were committed in another order than asked",
+    "two exchanges were answered in another order than asked",
+    "a lease that had waited here was lost when it was to begin",
     "a claim's reply was lost",
     "a claim whose reply was lost was adopted",
-    "an attempt began, but its lease was not confirmed",
-    "an attempt was over before its lease was confirmed",
-    "the database forgot an item that had begun",
     "an add was asked again after a lost reply",
     "a worker fenced itself",
     "an attempt was cut off at its deadline",
@@ -82,6 +90,9 @@ BRANCHES = (
     "a stop gave up on a database out of reach",
 )
 """The rare ways through the engine. A simulation that never takes one of them proves little."""
+EXCHANGE_SECONDS_MAX = 0.9
+"""What a process believes and what is stored differ while an exchange is under way, which takes
+some milliseconds once all is healed."""
 
 
 @cache
@@ -135,6 +146,11 @@ def attempt_of(lease: Lease) -> Attempt:
     return lease.item, lease.fence, lease.claimed_at
 
 
+def beliefs(manager: Manager) -> set[Mark]:
+    """The leases that a process believes it has: queued, worked on, or ended and not answered."""
+    return manager.marks()
+
+
 class Oracle:
     """Looks at the shared database after every commit, with its own connection's eyes."""
 
@@ -155,6 +171,7 @@ class Oracle:
         self.returned: dict[Attempt, Any] = {}
         self.told: dict[Attempt, str] = {}
         """What each attempt has streamed so far."""
+        self._disagreed: dict[str, dict[Mark, float]] = {}
 
     def ask(self, name: str, **parameters: Any) -> Any:
         """The one row of a query, or its one value."""
@@ -291,6 +308,19 @@ class Oracle:
         self._executions[attempt_of(lease)] += 1
         if self._executions[attempt_of(lease)] > 1:
             self._journal.violate(f"{lease.key}: two attempts under fence {lease.fence}")
+
+    def check_beliefs(
+        self, process: str, believed: set[Mark], held: set[Mark], now: float, most: float
+    ) -> None:
+        """What a process believes it holds is what the database says, but for so many seconds."""
+        before = self._disagreed.get(process, {})
+        self._disagreed[process] = {mark: before.get(mark, now) for mark in sorted(believed ^ held)}
+        for mark, since in self._disagreed[process].items():
+            if now - since > most:
+                says = "believes that it holds" if mark in believed else "does not know of"
+                self._journal.violate(
+                    f"{process} {says} item {mark[0]} with fence {mark[1]} for {now - since:.1f} s"
+                )
 
     # --- the end ---
 

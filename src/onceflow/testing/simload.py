@@ -108,10 +108,12 @@ class Load:
             limit=random.choice([None, None, 1, 2, 3]),
             lane=lane,
             held=random.random() < (0.1 if first else 0.3),
-            deadline_seconds=random.choice([3.0, 5.0]),
+            # With a long one, a lease that nobody knows of is not found by its deadline.
+            deadline_seconds=random.choice([3.0, 5.0, 20.0]),
             processors=random.choice([1, 2, 4]),
             spreads=last and self.quick == 0.1,
             batch=random.choice([1, 3]),
+            prefetch=random.choice([0, 0, 3]),
             assign_max=random.choice([None, None, 1]),
         )
 

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import partial
 from random import Random
 from typing import Any, TypeVar
 
 import apsw
 
-from onceflow.core.errors import StoreUnavailable
-from onceflow.core.item import SETTLED, Lease
+from onceflow.core.errors import OnceflowError, StoreUnavailable
+from onceflow.core.item import SETTLED, Lease, Mark
 from onceflow.core.pipeline import Pipeline
 from onceflow.core.transition import Part
 from onceflow.engine.flow import Flow
@@ -24,9 +25,9 @@ from onceflow.store.base import (
     Claim,
     Claimed,
     Command,
-    Early,
     Exchanged,
     Finish,
+    Kept,
     Row,
     Store,
     Swept,
@@ -34,22 +35,53 @@ from onceflow.store.base import (
     Worker,
 )
 from onceflow.store.sqlite import SqliteStore
-from onceflow.testing.simcheck import Attempt, Journal, Oracle, attempt_of
+from onceflow.testing.simcheck import Journal, Oracle
 from onceflow.testing.simloop import Owner, SimLoop
 
 T = TypeVar("T")
+LATE_SECONDS_MAX = 5.0
+"""So late at the most a write is committed whose caller was told that it failed."""
+LATE_MOMENT_SECONDS = 0.01
+WAY_SECONDS_MIN = 0.0005
 
 
 class Fate(Enum):
-    """What becomes of one call."""
+    """What becomes of one call.
+
+    LATE is a statement that goes on in the server when its connection is cut: it waits for a lock,
+    or its COMMIT for a standby, and nobody is there to hear how it ends. The caller is told that it
+    failed, and cannot take it back. So everything may be late that is one statement, or whose
+    COMMIT may be the last thing that was sent: add, exchange, renew, beat, leave, act, tune. The
+    transaction is run as a whole when it is committed, which is what a server shows that makes
+    conflicting ones wait for it. Not late: a read, which changes nothing; `open`, `sweep` and
+    `prune`, which ask for several transactions one after the other: those not begun when the
+    connection was cut never are, and the one under way does what any other process's would do.
+    """
 
     WELL = "well"
     FAILED = "failed before the transaction"
     FULL = "rolled back by a full disk"
     LOST = "reply lost"
+    LATE = "told that it failed, committed later"
     HANGS = "hangs"
     CRASH_BEFORE = "crash before"
     CRASH_AFTER = "crash after"
+
+    @property
+    def unheard(self) -> bool:
+        """It is committed, but its caller is told that it failed."""
+        return self in (Fate.LOST, Fate.LATE)
+
+
+class Until(Enum):
+    """What a late commit waits for; in each case not longer than `LATE_SECONDS_MAX`."""
+
+    MOMENT = "some milliseconds"
+    WHILE = "up to some seconds"
+    HELD = "until its process has read what it holds"
+    AGAIN = "until its process has asked for the same again"
+    LEFT = "until its process has signed off"
+    CRASH = "until its process was killed, which is soon"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,14 +91,16 @@ class Weather:
     failed: float = 0.0
     full: float = 0.0
     lost: float = 0.0
+    late: float = 0.0
     hangs: float = 0.0
     crash: float = 0.0
-    forgets: float = 0.0
-    """Of the commits that do not wait for the disk: the server crashes before it has them."""
     dropped: float = 0.0
     """Of the notifications."""
     slow: float = 0.0
     """Of the calls, which take up to a second instead of some milliseconds."""
+    overtaken: float = 0.0
+    """Of the exchanges, on their way to the store and again on the way back: others asked later
+    by the same process are committed, or answered, before them."""
 
     @property
     def _table(self) -> list[tuple[Fate, float]]:
@@ -74,6 +108,7 @@ class Weather:
             (Fate.FAILED, self.failed),
             (Fate.FULL, self.full),
             (Fate.LOST, self.lost),
+            (Fate.LATE, self.late),
             (Fate.HANGS, self.hangs),
             (Fate.CRASH_BEFORE, self.crash / 2),
             (Fate.CRASH_AFTER, self.crash / 2),
@@ -106,13 +141,15 @@ class OneConnection(SqliteStore):
         return touched
 
 
-@dataclass(slots=True)
-class Volatile:
-    """A commit that did not wait for the disk. It is on the disk with the next one that does."""
+@dataclass(slots=True, eq=False)
+class Late:
+    """A write that the server has, whose caller was told that it failed."""
 
-    before: bytes
-    """The database before it."""
-    forgotten: bool = False
+    process: Process
+    kind: str
+    until: Until
+    asked_at: float
+    commit: Callable[[], Awaitable[None]]
 
 
 @dataclass(slots=True)
@@ -137,27 +174,65 @@ class Net:
     settled: dict[str, tuple[float, str]] = field(default_factory=dict)
     sweeping: set[str] = field(default_factory=set)
     disk_full: bool = False
-    last: Volatile | None = None
-    """The last commit, while it may still be forgotten."""
-    unconfirmed: set[Attempt] = field(default_factory=set)
-    """Attempts that may have begun, but whose leases may yet be forgotten, or were."""
-    down_until: float = 0.0
+    lates: list[Late] = field(default_factory=list)
+    """What is still to be committed, late."""
+    fault_at: float = 0.0
+    """When the last late commit came: a fault like the others, but after them."""
+    server: Owner = field(init=False)
 
     def __post_init__(self) -> None:
         self.db.set_commit_hook(self._before_commit)
+        self.server = self.loop.owner("server")
 
     def _before_commit(self) -> bool:
         if self.disk_full:
             raise apsw.FullError("the simulated disk is full")
         return False
 
-    def crash_server(self, last: Volatile) -> None:
-        """It forgets the last commit, and takes a while to come back."""
-        self.journal.note("the server crashes and forgets the last commit")
-        self.last = None
-        last.forgotten = True
-        self.db.deserialize("main", last.before)
-        self.down_until = self.loop.time() + self.random.random() * self.random.choice([0.1, 2.0])
+    def take_late(self, process: Process, kind: str, commit: Callable[[], Awaitable[None]]) -> None:
+        """Commit this later. What it waits for is drawn; not much of it once all is healed."""
+        until = self.random.choice(list(Until)) if self.weather.late else Until.MOMENT
+        late = Late(process, kind, until, self.loop.time(), commit)
+        self.lates.append(late)
+        moment = until is Until.MOMENT
+        seconds = self.random.random() * (LATE_MOMENT_SECONDS if moment else LATE_SECONDS_MAX)
+        self.loop.wake_later(self.server, seconds, partial(self._commit_late, late))
+        if until is Until.CRASH:
+            self.loop.wake_later(
+                self.server, seconds / 2, lambda: process.crash(f"a late {kind} is under way")
+            )
+
+    def let_late_go(self, process: Process, until: Until, kind: str = "") -> None:
+        """Commit soon what has waited for this; what waited for a look at what is held comes before
+        the process can ask for anything else, and so is first."""
+        soon = WAY_SECONDS_MIN if until is Until.HELD else LATE_MOMENT_SECONDS
+        for late in self.lates:
+            if late.process is process and late.until is until and kind in ("", late.kind):
+                late.until = Until.MOMENT
+                seconds = self.random.random() * soon
+                self.loop.wake_later(self.server, seconds, partial(self._commit_late, late))
+
+    def _commit_late(self, late: Late) -> None:
+        if late in self.lates:
+            self.lates.remove(late)
+            self.fault_at = self.loop.time()
+            self.loop.spawn(self.server, self._commit(late))
+
+    async def _commit(self, late: Late) -> None:
+        journal, process = self.journal, late.process
+        journal.note(f"{process.name} {late.kind} is committed, late")
+        try:
+            await late.commit()
+        except OnceflowError as error:  # it did not fit any more, and nobody hears of it
+            journal.note(f"it was refused: {error}")
+            return
+        journal.reach("a write whose caller was told it failed was committed later")
+        if process.held_read_at > late.asked_at:
+            journal.reach("a late commit came after what is held was read")
+        if process.left_at > late.asked_at:
+            journal.reach("a late commit came after its process had signed off")
+        elif not process.alive:
+            journal.reach("a late commit came after its process had crashed")
 
     def tell_others(self, sender: Process) -> None:
         """Wake the other processes, soon or never: it is only a hint."""
@@ -185,8 +260,11 @@ class Process:
         self.buried = False
         self.stopping = False
         self.cut_until = 0.0
+        self.hanging = 0
+        """Calls that hang: while one does, it cannot know what it holds."""
         self.stopped_at: float | None = None
         self.continued_at = self.rejoined_at = float("-inf")
+        self.held_read_at = self.left_at = float("-inf")
         self.flow: Flow | None = None
         self.manager: Manager | None = None
         self.wake: Callable[[], None] | None = None
@@ -239,26 +317,22 @@ class SimStore:
         self._process = process
         self._net = process.net
         self._inner = OneConnection(process.net.db, "boot-1")
+        self._uncommitted: set[int] = set()
+        """Exchanges under way, by the order in which they were asked for."""
+        self._unanswered: set[int] = set()
 
     # --- the protocol ---
 
     async def open(self, pipelines: Iterable[Pipeline] = ()) -> None:
-        await self._call("open", lambda: self._inner.open(pipelines))
+        await self._call("open", lambda: self._inner.open(pipelines), may_be_late=False)
 
     async def close(self) -> None:
         """The connection is everybody's."""
 
     async def add(
-        self, add: Add, worker: str = "", claims: Sequence[Claim] = (), early: Early | None = None
+        self, add: Add, worker: str = "", number: int = 0, claims: Sequence[Claim] = ()
     ) -> Accepted:
         net = self._net
-        forgets = early is not None and net.random.random() < net.weather.forgets
-        commit: Volatile | None = None
-
-        def ask() -> Awaitable[Accepted]:
-            nonlocal commit
-            net.last = commit = Volatile(net.db.serialize("main")) if forgets else None
-            return self._inner.add(add, worker, claims)
 
         def after(reply: Accepted, fate: Fate) -> None:
             self._claimed(claims, reply.claimed, fate)
@@ -266,44 +340,28 @@ class SimStore:
                 net.journal.reach("an add was asked again after a lost reply")
             elif reply.added.known:
                 net.journal.reach("an item was added twice")
-            if fate is Fate.LOST:
+            if fate.unheard:
                 net.lost_adds.add(add.run)
 
         what = f"add {add.run} {len(add.seeds)}"
-        reply = await self._call(what, ask, after, looks=not forgets)
-        if early is not None:
-            leases = [lease for one in reply.claimed for lease in one.leases]
-            net.unconfirmed.update(map(attempt_of, leases))
-            early(reply)
-            await self._confirm(leases, commit)
-        return reply
-
-    async def _confirm(self, leases: Sequence[Lease], commit: Volatile | None) -> None:
-        """Until the disk has what was committed, the server may crash and forget it."""
-        net = self._net
-        try:
-            await (self._way() if commit is None else asyncio.sleep(net.random.random() * 0.2))
-            if commit is not None and net.last is commit:
-                net.crash_server(commit)
-            if commit is not None and commit.forgotten:
-                if leases:
-                    net.journal.reach("the database forgot an item that had begun")
-                raise StoreUnavailable("the server has crashed")
-            net.unconfirmed.difference_update(map(attempt_of, leases))
-            await self._call("confirm", lambda: self._inner.read("now"), writes=False)
-        except StoreUnavailable:
-            if leases:
-                net.journal.reach("an attempt began, but its lease was not confirmed")
-            raise
-        if any(attempt_of(lease) in net.oracle.returned for lease in leases):
-            net.journal.reach("an attempt was over before its lease was confirmed")
+        return await self._call(what, lambda: self._inner.add(add, worker, number, claims), after)
 
     async def exchange(
-        self, worker: str, finishes: Sequence[Finish], claims: Sequence[Claim]
+        self,
+        worker: str,
+        number: int,
+        finishes: Sequence[Finish],
+        claims: Sequence[Claim],
+        begins: Sequence[Lease] = (),
     ) -> Exchanged:
         began = self._net.loop.time()
 
         def after(reply: Exchanged, fate: Fate) -> None:
+            self._committed(number, fate)
+            if not all(reply.begun):
+                self._net.journal.reach(
+                    "a lease that had waited here was lost when it was to begin"
+                )
             for finish, kept in zip(finishes, reply.kept, strict=True):
                 self._finished(worker, finish, kept, fate)
             self._settled(finishes, reply.kept, began)
@@ -311,24 +369,50 @@ class SimStore:
             self._claimed(claims, reply.claimed, fate)
 
         def ask() -> Awaitable[Exchanged]:
-            for finish in finishes:
-                self._check_durable(finish.lease)
             children = [seed.key for one in finishes for seed in one.change.children]
             if children and self._net.oracle.ask("known_keys", keys=json.dumps(children)):
                 self._net.journal.reach("a child was known already")
-            return self._inner.exchange(worker, finishes, claims)
+            return self._inner.exchange(worker, number, finishes, claims, begins)
 
         what = "exchange " + " ".join(f"{one.lease.item}:{one.lease.fence}" for one in finishes)
         what += " ".join(f" {claim.stage}*{claim.count}" for claim in claims)
+        what += " ".join(f" begin {one.item}:{one.fence}" for one in begins)
         try:
-            return await self._call(what, ask, after)
+            return await self._in_any_order(number, lambda: self._call(what, ask, after))
         except StoreUnavailable:
             self._net.failed.update((one.lease.item, one.lease.fence) for one in finishes)
             raise
 
+    async def _in_any_order(self, number: int, ask: Callable[[], Awaitable[T]]) -> T:
+        """An exchange that others of the same process may overtake, there and back."""
+        self._uncommitted.add(number)
+        self._unanswered.add(number)
+        try:
+            await self._be_overtaken()
+            try:
+                return await ask()
+            finally:
+                self._uncommitted.discard(number)
+        finally:
+            ended = asyncio.current_task()
+            if ended is None or not ended.cancelling():
+                await self._be_overtaken()
+            self._unanswered.discard(number)
+            if self._unanswered and min(self._unanswered) < number:
+                self._net.journal.reach("two exchanges were answered in another order than asked")
+
+    async def _be_overtaken(self) -> None:
+        random = self._net.random
+        if random.random() < self._net.weather.overtaken:
+            await asyncio.sleep(random.random() * random.choice([0.01, 0.1]))
+
+    def _committed(self, number: int, fate: Fate) -> None:
+        self._uncommitted.discard(number)
+        if fate is not Fate.LATE and self._uncommitted and min(self._uncommitted) < number:
+            self._net.journal.reach("two exchanges were committed in another order than asked")
+
     async def renew(self, lease: Lease, text: str | None = None, part: Part | None = None) -> bool:
         began = self._net.loop.time()
-        self._check_durable(lease)
 
         def after(held: bool, fate: Fate) -> None:
             if held:
@@ -356,8 +440,12 @@ class SimStore:
 
         return await self._call("beat", ask)
 
-    async def leave(self, worker: str) -> None:
-        await self._call("leave", lambda: self._inner.leave(worker))
+    async def leave(self, worker: str, *, release: bool = False) -> None:
+        def after(reply: None, fate: Fate) -> None:
+            self._process.left_at = self._net.loop.time()
+            self._net.let_late_go(self._process, Until.LEFT)
+
+        await self._call("leave", lambda: self._inner.leave(worker, release=release), after)
 
     async def sweep(self, runs: Sequence[str] = ()) -> Swept:
         sweeping = self._net.sweeping
@@ -368,7 +456,9 @@ class SimStore:
 
         sweeping.add(self._process.name)
         try:
-            return await self._call("sweep", lambda: self._inner.sweep(sorted(runs)), after)
+            return await self._call(
+                "sweep", lambda: self._inner.sweep(sorted(runs)), after, may_be_late=False
+            )
         finally:
             sweeping.discard(self._process.name)
 
@@ -424,8 +514,26 @@ class SimStore:
             f"read {query}", lambda: self._inner.read(query, **parameters), writes=False
         )
 
+    async def held(self, worker: str) -> set[Mark]:
+        async def ask() -> set[Mark]:
+            marks = await self._inner.held(worker)
+            self._has_read_held()
+            return marks
+
+        return await self._call("held", ask, writes=False)
+
+    async def leases(self, worker: str, items: Collection[int]) -> list[Lease]:
+        return await self._call(
+            f"leases {len(items)}", lambda: self._inner.leases(worker, items), writes=False
+        )
+
+    def _has_read_held(self) -> None:
+        """What this process is about to hear of its leases need not be true for long."""
+        self._process.held_read_at = self._net.loop.time()
+        self._net.let_late_go(self._process, Until.HELD)
+
     async def prune(self, before_ms: int) -> int:
-        return await self._call("prune", lambda: self._inner.prune(before_ms))
+        return await self._call("prune", lambda: self._inner.prune(before_ms), may_be_late=False)
 
     def watch(self, wake: Callable[[], None]) -> None:
         process = self._process
@@ -448,12 +556,14 @@ class SimStore:
         after: Callable[[T, Fate], None] | None = None,
         *,
         writes: bool = True,
-        looks: bool = True,
+        may_be_late: bool = True,
     ) -> T:
         process, net = self._process, self._net
         journal = net.journal
         fate = net.weather.fate(net.random.random())
         if process.immortal and fate in (Fate.CRASH_BEFORE, Fate.CRASH_AFTER):
+            fate = Fate.FAILED
+        if fate is Fate.LATE and not (writes and may_be_late):
             fate = Fate.FAILED
         journal.note(f"{process.name} {what}" + (f" ({fate.value})" if fate != Fate.WELL else ""))
         await self._way()
@@ -466,15 +576,19 @@ class SimStore:
         if fate is Fate.FAILED:
             raise StoreUnavailable("the simulated store failed")
         if fate is Fate.HANGS:
-            await asyncio.sleep(net.random.random() * net.lease_seconds * 1.2)
+            process.hanging += 1
+            try:
+                await asyncio.sleep(net.random.random() * net.lease_seconds * 1.2)
+            finally:
+                process.hanging -= 1
             fate = Fate.LOST if net.random.random() < 0.5 else Fate.WELL
+        kind = what.partition(" ")[0]
+        if fate is Fate.LATE:
+            net.take_late(process, kind, lambda: self._commit_late(ask, after))
+            await self._way()
+            raise StoreUnavailable("the connection was cut")
         if writes and fate is Fate.FULL:
             net.disk_full = True
-        if writes and net.last is not None:
-            if net.random.random() < 0.5:
-                net.crash_server(net.last)
-                raise StoreUnavailable("the server has crashed")
-            net.last = None
         try:
             reply = await ask()
         except StoreUnavailable:
@@ -484,12 +598,12 @@ class SimStore:
         finally:
             net.disk_full = False
         if writes:
-            if looks:
-                net.oracle.look(process.name, self._on_event)
+            net.oracle.look(process.name, self._on_event)
             if after is not None:
                 after(reply, fate)
             if self._inner.take_touch():
                 net.tell_others(process)
+            net.let_late_go(process, Until.AGAIN, kind)
         if fate is Fate.CRASH_AFTER:
             await self._crash(f"after {what}")
         await self._way()
@@ -497,8 +611,20 @@ class SimStore:
             raise StoreUnavailable("the reply was lost")
         return reply
 
+    async def _commit_late(
+        self, ask: Callable[[], Awaitable[T]], after: Callable[[T, Fate], None] | None
+    ) -> None:
+        """Run a transaction of which nobody hears any more."""
+        net = self._net
+        reply = await ask()
+        net.oracle.look(self._process.name, self._on_event)
+        if after is not None:
+            after(reply, Fate.LATE)
+        if self._inner.take_touch():
+            net.tell_others(self._process)
+
     def _is_out_of_reach(self) -> bool:
-        return self._process.is_cut() or self._net.loop.time() < self._net.down_until
+        return self._process.is_cut()
 
     async def _way(self) -> None:
         """The time that one way takes."""
@@ -507,7 +633,7 @@ class SimStore:
         if drawn < net.weather.slow:
             await asyncio.sleep(net.random.random())
         else:
-            await asyncio.sleep(0.0005 + drawn * 0.004)
+            await asyncio.sleep(WAY_SECONDS_MIN + drawn * 0.004)
 
     async def _crash(self, what: str) -> None:
         self._process.crash(what)
@@ -515,18 +641,16 @@ class SimStore:
 
     # --- what was rare about it ---
 
-    def _check_durable(self, lease: Lease) -> None:
-        """Nothing is written under a lease before it is durable: others may not even see it."""
-        if attempt_of(lease) in self._net.unconfirmed:
-            self._net.journal.violate(f"{lease.key}: written to before its claim was durable")
-
-    def _finished(self, worker: str, finish: Finish, kept: bool, fate: Fate) -> None:
+    def _finished(self, worker: str, finish: Finish, kept: Kept, fate: Fate) -> None:
         process, net, journal = self._process, self._net, self._net.journal
         lease = finish.lease
         key = (lease.item, lease.fence)
         if not kept:
             if key in net.kept:
                 journal.violate(f"{lease.key}: fence {lease.fence} was kept, then denied")
+            if fate is Fate.LATE:
+                journal.reach("a late finish came when its lease was lost")
+                return  # the process does not know
             journal.reach("a lease was lost at its commit")
             process.denied.add(key)
             claimed = lease.claimed_at / 1000 - self._inner.now() / 1000 + net.loop.time()
@@ -536,7 +660,9 @@ class SimStore:
                 journal.reach("a cut-off worker's late commit was refused")
             return
         net.oracle.check_kept(lease, worker)
-        if key in net.hidden:
+        if fate is Fate.LATE and key in net.kept:
+            journal.reach("a late finish came after it was asked again and kept")
+        elif key in net.hidden:
             journal.reach("a commit asked again after a lost reply was found kept")
         elif key in net.failed:
             journal.reach("a commit asked again after a failure was kept")
@@ -545,12 +671,12 @@ class SimStore:
                 if accepted == most:
                     journal.reach("a run's budget was reached by children")
         net.kept.add(key)
-        if fate is Fate.LOST:
+        if fate.unheard:
             net.hidden.add(key)
         if fate is Fate.CRASH_AFTER:
             journal.reach("a worker crashed after a commit, before its reply")
 
-    def _settled(self, finishes: Sequence[Finish], kept: Sequence[bool], began: float) -> None:
+    def _settled(self, finishes: Sequence[Finish], kept: Sequence[Kept], began: float) -> None:
         """Whether these were the last items of a run, and who settled the one before."""
         net = self._net
         runs: dict[str, int] = {}
@@ -572,7 +698,7 @@ class SimStore:
         journal = self._net.journal
         if reply.continued:
             journal.reach("an item went on to its next stage at once")
-            if fate is Fate.LOST:
+            if fate.unheard:
                 journal.reach("the reply to items that went on was lost")
         asked = sum(one.claim_next and kept for one, kept in zip(finishes, reply.kept, strict=True))
         if asked > len(reply.continued):
@@ -581,8 +707,10 @@ class SimStore:
     def _claimed(self, claims: Sequence[Claim], claimed: Sequence[Claimed], fate: Fate) -> None:
         journal = self._net.journal
         if any(one.leases for one in claimed):
-            if fate is Fate.LOST:
+            if fate.unheard:
                 journal.reach("a claim's reply was lost")
+            if fate is Fate.LATE:
+                journal.reach("a late commit gave leases that nobody waits for")
             if fate is Fate.CRASH_AFTER:
                 journal.reach("a worker crashed between claim and attempt")
         for wish, one in zip(claims, claimed, strict=True):

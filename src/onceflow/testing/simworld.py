@@ -17,7 +17,7 @@ from onceflow.engine.heart import LoopHeart
 from onceflow.engine.settings import Settings
 from onceflow.store.base import Worker
 from onceflow.store.sqlite import _migrate
-from onceflow.testing.simcheck import Journal, Oracle
+from onceflow.testing.simcheck import EXCHANGE_SECONDS_MAX, Journal, Oracle, beliefs
 from onceflow.testing.simload import (
     LEASE_SECONDS,
     Load,
@@ -26,12 +26,21 @@ from onceflow.testing.simload import (
     draw_submissions,
 )
 from onceflow.testing.simloop import SimLoop
-from onceflow.testing.simstore import CALM, Net, OneConnection, Process, Weather
+from onceflow.testing.simstore import (
+    CALM,
+    LATE_SECONDS_MAX,
+    Net,
+    OneConnection,
+    Process,
+    Weather,
+)
 
 REST_SECONDS_MAX = 400.0
 """How long, in virtual time, everything may take to come to rest once all is healed."""
 STOP_SECONDS_MAX = 40.0
 SAMPLE_SECONDS = 0.5
+BELIEF_SECONDS = 30.0
+"""So long after the last fault, not even a health check is needed to know what one holds."""
 SLACK_SECONDS = 1.5
 """I9 allows a second beyond its timers; the rest is the way of a few calls."""
 
@@ -43,11 +52,12 @@ def draw_weather(random: Random) -> Weather:
         failed=0.03 * much * random.random(),
         full=0.02 * much * random.random(),
         lost=0.05 * much * random.random(),
+        late=0.03 * much * random.random(),
         hangs=0.01 * much * random.random(),
         crash=0.004 * much * random.random(),
-        forgets=random.choice([0.0, 0.1, 0.6]),
         dropped=random.choice([0.0, 0.2, 0.9]),
         slow=random.choice([0.0, 0.02, 0.2]),
+        overtaken=random.choice([0.0, 0.1, 0.5]),
     )
 
 
@@ -73,8 +83,11 @@ class World:
         self.oracle = Oracle(self.db, self.journal, self.load.pipeline)
         self.net = Net(self.loop, self.random, self.journal, self.oracle, self.db, LEASE_SECONDS)
         self.load.net = self.net
+        self._looking = OneConnection(self.db, "boot-1")
         self.current: dict[int, Process] = {}
         self.commands: list[tuple[Process, asyncio.Task[None]]] = []
+        self.agreed = False
+        """Whether every process held what it believed it held when we last looked."""
         self.closing = False
 
     # --- processes ---
@@ -128,13 +141,13 @@ class World:
             (tally.fenced, "a worker fenced itself"),
             (tally.expired, "an attempt was cut off at its deadline"),
             (tally.replaced, "a processor in error was replaced"),
-            (sum(manager._queues.refused.values()), "the local queue refused a lease"),
+            (sum(manager._book.refused.values()), "the local queue refused a lease"),
             (
                 tally.lost - len(process.denied),
                 "a lost lease's attempt was ended by the health check or a refused partial",
             ),
             (
-                len(manager._finished) if process.stopping and manager._over else 0,
+                len(manager._book) if process.stopping and manager.over else 0,
                 "a stop gave up on a database out of reach",
             ),
         ):
@@ -241,10 +254,9 @@ class World:
         for process in self.net.processes:
             process.go_on()
             process.cut_until = min(process.cut_until, self.loop.time())
-        self.net.down_until = self.loop.time()
-        self.net.last = None  # the disk has it: no crash of the server forgets it any more
         for task in troubles:
             task.cancel()
+        comparing = asyncio.create_task(self._compare_beliefs())
         await asyncio.wait(submitting, timeout=60)
         if not all(task.done() for task in submitting):
             self.journal.violate("items could not be added although all is healed")
@@ -253,9 +265,12 @@ class World:
                 self.journal.violate(f"adding failed: {task.exception()!r}")
         for process, command in self.commands:  # what was asked for before may come late
             await asyncio.wait([command, process.gone], return_when=asyncio.FIRST_COMPLETED)
+        if self.net.lates:  # one may pause a stage
+            await asyncio.sleep(LATE_SECONDS_MAX)
         await self._heal(client.flow)
         await self._rest(client.flow)
         self.closing = True
+        await comparing
         for process in list(self.current.values()):
             self._stop(process, 1.0)
         await asyncio.wait(kept, timeout=STOP_SECONDS_MAX)
@@ -279,13 +294,37 @@ class World:
             if not self.held_for_ever:
                 await self._trigger_held(flow)
             if self.oracle.is_idle():
-                return
-            self._sample(began, idle_since, dead_since)
+                if self.agreed:
+                    return
+            else:
+                self._sample(began, idle_since, dead_since)
             if self.journal.violations:
                 return
         self.journal.violate(
             f"I9: stuck: {self.oracle.rows('unsettled')} {self.oracle.rows('unfinished_runs')}"
         )
+
+    async def _compare_beliefs(self) -> None:
+        """Every living process finds out what it holds, and believes nothing else, with its next
+        health check after a fault. Long after the last one nothing may differ at all."""
+        healed_at = self.loop.time()
+        while not self.closing:
+            now = self.loop.time()
+            most = self.settings.health_seconds + SLACK_SECONDS
+            if now > max(healed_at, self.net.fault_at) + BELIEF_SECONDS:
+                most = EXCHANGE_SECONDS_MAX
+            self.agreed = True
+            for process in self.current.values():
+                if process.manager is None or process.stopping:
+                    continue
+                if process.hanging:
+                    self.oracle.check_beliefs(process.name, set(), set(), now, most)
+                    continue
+                held = await self._looking.held(process.manager.worker.id)
+                believed = beliefs(process.manager)
+                self.agreed &= believed == held
+                self.oracle.check_beliefs(process.name, believed, held, now, most)
+            await asyncio.sleep(SAMPLE_SECONDS)
 
     async def _trigger_held(self, flow: Flow) -> None:
         for item, key, stage, phase, _, _, _ in self.oracle.rows("all_items"):
@@ -306,8 +345,8 @@ class World:
             if manager is None:
                 continue
             for plan in manager._scheduler.plans.values():
-                idle = plan.pool.idle and not manager._queues.size(plan.key)
-                if not idle or process.stopping:
+                idle = plan.pool.idle and not manager._book.size(plan.key)
+                if not idle or process.stopping or process.hanging:
                     idle_since.pop((process.name, plan.stage.name), None)
                 else:
                     idle_since.setdefault((process.name, plan.stage.name), now)

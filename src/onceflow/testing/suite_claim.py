@@ -100,8 +100,8 @@ class ClaimSuite:
             await rig.add(["a", "b"])
             await rig.finish(await rig.lease("scrape"))
 
-            reply = await rig.store.exchange(
-                "w", [], [rig.wish("summarize"), rig.wish("scrape"), rig.wish("summarize")]
+            reply = await rig.exchange(
+                [], [rig.wish("summarize"), rig.wish("scrape"), rig.wish("summarize")]
             )
 
             keys = [[lease.key for lease in claimed.leases] for claimed in reply.claimed]
@@ -300,8 +300,8 @@ class ClaimSuite:
             leases = (await rig.claim("scrape")).leases
             assert len(leases) == 3
 
-            reply = await rig.store.exchange(
-                "w", [rig.finishing(lease) for lease in leases[:2]], [rig.wish("scrape")]
+            reply = await rig.exchange(
+                [rig.finishing(lease) for lease in leases[:2]], [rig.wish("scrape")]
             )
 
             assert len(reply.claimed[0].leases) == 2
@@ -313,9 +313,7 @@ class ClaimSuite:
             await rig.add("a")
             lease = await rig.lease("scrape")
 
-            reply = await rig.store.exchange(
-                "w", [rig.finishing(lease, Released())], [rig.wish("scrape")]
-            )
+            reply = await rig.exchange([rig.finishing(lease, Released())], [rig.wish("scrape")])
 
             [again] = reply.claimed[0].leases
             assert (again.item, again.fence) == (lease.item, lease.fence + 1)
@@ -332,8 +330,7 @@ class ClaimSuite:
             assert not (await rig.claim("scrape")).leases
             await rig.store.tune("news", "scrape", limit=0)
             assert not (await rig.claim("scrape")).leases
-            held = await rig.store.read("held", worker="w")
-            assert len(held) == 5
+            assert len(await rig.store.held("w")) == 5
 
             await rig.work_off_held()
             assert len((await rig.claim("scrape")).leases) == 3
@@ -708,7 +705,7 @@ class ClaimSuite:
             await rig.claim("fetch", 1)
 
             wish = Claim("news", "fetch", "", 5, 0, "a")
-            reply = await rig.store.exchange("w", [], [wish])
+            reply = await rig.exchange([], [wish])
 
             assert list(reply.claimed[0].leases) == []
             assert reply.claimed[0].lane == "a"

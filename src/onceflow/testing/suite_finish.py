@@ -8,7 +8,7 @@ from typing import Any
 from onceflow.core.item import Lease
 from onceflow.core.pipeline import Stage
 from onceflow.core.transition import Done, Failed, Part, Released, Usage, decode
-from onceflow.store.base import APART_MS, SWEEP_MAX, WORKER_FORGOTTEN_MS, Finish, Worker
+from onceflow.store.base import APART_MS, SWEEP_MAX, WORKER_FORGOTTEN_MS, Finish, Kept, Worker
 from onceflow.testing.rig import NEWS, MakeStore, Rig, handler, pipeline
 
 SHORT = pipeline("scrape", "summarize", lease_seconds=60, backoff_seconds=10)
@@ -55,7 +55,7 @@ class FinishSuite:
 
             reply = await rig.go_on(both, Done({"text": "x" * 1000}))
 
-            assert list(reply.kept) == [True, True]
+            assert list(reply.kept) == [Kept.KEPT, Kept.KEPT]
             first, second = sorted(reply.continued)
             assert (first.key, first.stage, first.fence, first.attempt) == ("a", "summarize", 2, 1)
             assert (first.claimed_at, first.run) == (rig.clock(), both[0].run)
@@ -82,7 +82,7 @@ class FinishSuite:
 
             reply = await rig.go_on([stale(lease)])
 
-            assert (list(reply.kept), list(reply.continued)) == ([False], [])
+            assert (list(reply.kept), list(reply.continued)) == ([Kept.LOST], [])
             assert await rig.place("a") == ("scrape", "active")
 
     async def test_going_on_asked_again_after_a_lost_reply_claims_nothing_twice(
@@ -95,7 +95,7 @@ class FinishSuite:
 
             reply = await rig.go_on([lease])
 
-            assert (list(reply.kept), list(reply.continued)) == ([True], [])
+            assert (list(reply.kept), list(reply.continued)) == ([Kept.BEFORE], [])
             assert (await rig.item("a"))["fence"] == 2
 
     async def test_nobody_goes_on_into_a_paused_stage_or_one_with_bounds(
@@ -150,9 +150,9 @@ class FinishSuite:
                 spending = rig.finishing(spender, Done(1, usage=Usage(10)))
                 going_on = rig.finishing(b)._replace(claim_next=True)
 
-                reply = await rig.store.exchange("w", [spending, going_on], [])
+                reply = await rig.exchange([spending, going_on], [])
 
-                assert list(reply.kept) == [True, True]
+                assert list(reply.kept) == [Kept.KEPT, Kept.KEPT]
                 phase = "ready" if run == "spent" else "active"
                 assert await rig.place(f"{run} b") == ("summarize", phase)
                 assert len(reply.continued) == (phase == "active")
@@ -185,7 +185,7 @@ class FinishSuite:
                 for lease, value in zip(leases, values, strict=True)
             ]
 
-            reply = await rig.store.exchange("w", finishes, [rig.wish("summarize", 100)])
+            reply = await rig.exchange(finishes, [rig.wish("summarize", 100)])
 
             assert all(reply.kept)
             assert [decode(lease.data) for lease in reply.claimed[0].leases] == values
@@ -196,7 +196,7 @@ class FinishSuite:
             first, second = (await rig.claim("scrape")).leases
             done = Done({}, events=["scrape_finished", "stage_finished", "scrape_finished"])
 
-            await rig.store.exchange("w", [rig.finishing(second, done), rig.finishing(first)], [])
+            await rig.exchange([rig.finishing(second, done), rig.finishing(first)], [])
 
             assert await rig.kinds("b") == [
                 "added", "claimed", "scrape_finished", "stage_finished", "scrape_finished",
@@ -302,7 +302,7 @@ class FinishSuite:
             delay_ms = finish.change.delay_ms
             assert delay_ms is not None
 
-            await rig.store.exchange("w", [finish], [])
+            await rig.exchange([finish], [])
 
             row = await rig.item("a")
             assert (row["phase"], row["attempt"], row["due_at"]) == (
@@ -560,46 +560,6 @@ class FinishSuite:
             assert last["kind"] == "failed"
             assert json.loads(last["data"])["code"] == "poison"
 
-    async def test_a_stage_may_outlive_more_deaths_than_failures(
-        self, make_store: MakeStore
-    ) -> None:
-        table = pipeline(Stage("scrape", handler, deaths=5), attempts=2)
-        async with Rig(make_store, table) as rig:
-            await rig.add(["dies", "fails"])
-            for _ in range(4):
-                await rig.beat("w")
-                await rig.lease("scrape", item=(await rig.item("dies"))["id"])
-                await rig.store.leave("w")
-                assert (await rig.store.sweep()).reclaimed == 1
-            assert (await rig.item("dies"))["phase"] == "waiting", "its last attempt is next"
-            for phase in ("waiting", "failed"):
-                rig.clock.advance(seconds=APART_MS / 1000)
-                await rig.store.sweep()
-                lease = await rig.lease("scrape", item=(await rig.item("fails"))["id"])
-                await rig.finish(lease, Failed("no", "x"))
-                assert (await rig.item("fails"))["phase"] == phase
-
-    async def test_the_last_attempts_of_items_whose_worker_died_come_one_by_one(
-        self, make_store: MakeStore
-    ) -> None:
-        async with Rig(make_store, SHORT) as rig:
-            await rig.add(["a", "b", "c"])
-            for _ in range(2):
-                assert len((await rig.claim("scrape")).leases) == 3, "together at first"
-                await rig.store.leave("w")
-                assert (await rig.store.sweep()).reclaimed == 3
-                await rig.beat("w")
-
-            assert {await rig.place(key) for key in "abc"} == {("scrape", "waiting")}
-            assert (await rig.history("a"))[-1]["kind"] == "reclaimed"
-            sizes = []
-            for _ in range(APART_MS // 1000):
-                rig.clock.advance(seconds=1)
-                await rig.store.sweep()
-                sizes.append(len((await rig.claim("scrape")).leases))
-                await rig.beat("w")
-            assert (max(sizes), sum(sizes)) == (1, 3)
-
     async def test_reclaiming_again_changes_nothing(self, make_store: MakeStore) -> None:
         async with Rig(make_store) as rig:
             await rig.add(["a"])
@@ -660,7 +620,7 @@ class FinishSuite:
 
     async def test_nothing_asked_is_nothing_done(self, make_store: MakeStore) -> None:
         async with Rig(make_store) as rig:
-            reply = await rig.store.exchange("w", [], [])
+            reply = await rig.exchange([], [])
 
             assert (list(reply.kept), list(reply.claimed)) == ([], [])
             assert await rig.events() == []
@@ -672,9 +632,9 @@ class FinishSuite:
             lease = await rig.lease("scrape")
             silent = rig.finishing(lease).change._replace(events=())
 
-            reply = await rig.store.exchange("w", [Finish(lease, silent)], [])
+            reply = await rig.exchange([Finish(lease, silent)], [])
 
-            assert list(reply.kept) == [True]
+            assert list(reply.kept) == [Kept.KEPT]
             assert (await rig.item("a"))["version"] == 2
 
     async def test_two_pipelines_share_a_store(self, make_store: MakeStore) -> None:

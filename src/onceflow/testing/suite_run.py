@@ -236,8 +236,7 @@ class RunSuite:
             await rig.add(["a", "b"], max_items=5)
             first, second = (await rig.claim("scrape")).leases
 
-            await rig.store.exchange(
-                "w",
+            await rig.exchange(
                 [
                     rig.finishing(second, Done({}, children=["x", "y", "z"])),
                     rig.finishing(first, Done({}, children=["x", "u", "v"])),
@@ -252,8 +251,7 @@ class RunSuite:
             await rig.add(["a", "b"], "r1", max_cost=2.0)
             await rig.add(["a"], "r2")
             first, second = (await rig.claim("scrape")).leases
-            await rig.store.exchange(
-                "w",
+            await rig.exchange(
                 [
                     rig.finishing(first, Done({}, usage=Usage(10, 0.5))),
                     rig.finishing(second, Done({}, usage=Usage(5, 0.25))),

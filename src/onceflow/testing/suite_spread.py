@@ -148,7 +148,7 @@ class SpreadSuite:
                     rig.finishing(a, Done({}, key=f"{run} own")),
                 ]
 
-                await rig.store.exchange("w", finishes[::order], [])
+                await rig.exchange(finishes[::order], [])
 
                 assert (await rig.item(f"{run} a"))["id"] == a.item
                 assert (await rig.item(f"{run} own"))["id"] == a.item
@@ -258,7 +258,7 @@ async def _walk(rig: Rig, store: Store, links: Links, chance: random.Random) -> 
         leases = list((await rig.claim(stage, 3, store=store)).leases)
         chance.shuffle(leases)
         finishes = [rig.finishing(lease, _done(lease, links)) for lease in leases]
-        await store.exchange("w", finishes, [])
+        await rig.exchange(finishes, store=store)
 
 
 async def _adding(rig: Rig, store: Store, key: str, run: str) -> list[bool]:

@@ -1,6 +1,7 @@
 """One of two processes that finish the last two items of a run at the same moment."""
 
 import asyncio
+import itertools
 import os
 import secrets
 import sys
@@ -25,6 +26,7 @@ async def main(database: str) -> None:
     await store.open([pipeline])
     worker = Worker(secrets.token_hex(8), "host.test", os.getpid())
     await store.beat(worker)
+    numbers = itertools.count(secrets.randbits(40))
     tell("begun")
     finish: Finish | None = None
     run = ""
@@ -36,7 +38,8 @@ async def main(database: str) -> None:
             rounds += 1
             if rounds % ROUNDS_PER_BEAT == 0:
                 await store.beat(worker)
-            reply = await store.exchange(worker.id, [], [Claim("load", "weigh", "", 1)])
+            wish = Claim("load", "weigh", "", 1)
+            reply = await store.exchange(worker.id, next(numbers), [], [wish])
             [lease] = reply.claimed[0].leases
             finish = Finish(lease, decide(pipeline, lease, Done(run)))
             tell("claimed")
@@ -44,7 +47,7 @@ async def main(database: str) -> None:
             assert finish is not None
             while time.monotonic_ns() < int(argument):
                 pass
-            kept = (await store.exchange(worker.id, [finish], [])).kept
+            kept = (await store.exchange(worker.id, next(numbers), [finish], [])).kept
             await store.sweep([run])
             tell("kept" if all(kept) else "lost")
     await store.close()

@@ -261,7 +261,7 @@ class Analyze:
         return Estimate(len(prompts) * len(self.assistants), tokens, cost)
 
     def pipeline(self) -> Pipeline:
-        numbers: Mapping[str, Any] = {"processors": 10, "assign_max": 3}
+        numbers: Mapping[str, Any] = {"processors": 10, "prefetch": 10, "assign_max": 3}
         return Pipeline(
             NAME,
             Stage(

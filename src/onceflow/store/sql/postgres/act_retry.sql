@@ -12,7 +12,7 @@ changed AS (
   UPDATE item
      SET phase = 'ready', stage = CASE WHEN CAST(:stage AS text) = '' THEN item.stage ELSE :stage END,
          lane = p.lane, generation = generation + CASE WHEN phase = 'waiting' THEN 0 ELSE 1 END,
-         attempt = 0, fence = fence + 1, version = item.version + 1, due_at = NULL, error = NULL,
+         attempt = 0, deaths = 0, fence = fence + 1, version = item.version + 1, due_at = NULL, error = NULL,
          error_code = NULL, updated_at = c.now
     FROM picked AS p CROSS JOIN clock AS c
    WHERE item.id = p.id

@@ -4,7 +4,7 @@ WITH held AS (
   UPDATE item SET deadline = clock_ms(:now) + (
            SELECT s.deadline_ms + s.lease_ms FROM stage AS s
             WHERE s.pipeline = item.pipeline AND s.stage = item.stage)
-   WHERE id = :item AND fence = :fence AND phase = 'active'
+   WHERE id = :item AND fence = :fence AND ticket = :ticket AND phase = 'active'
   RETURNING id, fence),
 kept AS (
   INSERT INTO partial (item, fence, text)

@@ -2,7 +2,7 @@
 UPDATE item
    SET phase = 'ready', stage = CASE WHEN :stage = '' THEN item.stage ELSE :stage END,
        lane = t.value ->> 2,
-       generation = generation + (phase <> 'waiting'), attempt = 0, fence = fence + 1,
+       generation = generation + (phase <> 'waiting'), attempt = 0, deaths = 0, fence = fence + 1,
        version = version + 1, due_at = NULL, error = NULL, error_code = NULL, updated_at = :now
   FROM json_each(:targets) AS t
  WHERE item.id = t.value ->> 0 AND item.version = t.value ->> 1

@@ -1,1 +1,0 @@
--- migration 6: one new key is added by a function, which may say something on the way (functions.sql).

@@ -1,1 +1,0 @@
--- migration 7: claim and finish are functions (functions.sql): one statement may do both and be the whole transaction.

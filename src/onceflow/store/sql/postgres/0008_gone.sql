@@ -1,1 +1,0 @@
--- migration 8: a worker that has signed off claims nothing any more (functions.sql).

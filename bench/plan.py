@@ -90,6 +90,7 @@ ONCEFLOW = Entry(
         DEFAULTS,  # 10 processors a stage, claims of 10
         {"processors": 100, "batch": 100},
         {"processors": 500, "batch": 500},
+        {"processors": 1000},  # claims of half the pool
     ),
 )
 BATCHES = (10, 100, 500, 1000)

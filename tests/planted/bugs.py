@@ -193,7 +193,8 @@ def adopts_what_it_has(patch: pytest.MonkeyPatch) -> None:
         items = [one.lease.item for one in self._book.running()]
         for lease in await self._store.leases(self._worker, items):
             self._book._by_item.pop(lease.item, None)
-            self._take_in(self._scheduler.plans[lease.pipeline, lease.stage], lease)
+            plan = self._scheduler.plans[lease.pipeline, lease.stage]
+            self._take_in(plan, lease, self._loop.time())
 
     patch.setattr(Exchange, "reconcile", greedy)
 

@@ -10,7 +10,7 @@ from onceflow.core.errors import StoreUnavailable
 from onceflow.core.item import Lease
 from onceflow.core.transition import Failed, Outcome, Released, failure
 from onceflow.engine.attempt import Processes, attempt, past_deadline
-from onceflow.engine.book import ALIVE, Book, Entry, State
+from onceflow.engine.book import Book, Entry, State
 from onceflow.engine.health import Tally
 from onceflow.engine.scheduler import Plan
 from onceflow.engine.setback import Setback
@@ -56,31 +56,45 @@ class Attempts:
         if entry.state is State.BEGINNING:
             entry.plan.pool.begin(entry.processor, self._loop.time())
         entry.state = State.RUNNING
-        entry.attempt = self._tasks.spawn(self._run(entry))
+        entry.attempt = self._tasks.begin(self._run(entry))
 
     async def _run(self, entry: Entry) -> None:
         plan, lease = entry.plan, entry.lease
         assert self.desk is not None
         assert entry.processor is not None
+        assert entry.attempt is not None
         began = entry.processor.since
         outcome: Outcome
         try:
-            lacking = plan.before and lease.data is None and await self._lacking(plan, lease)
-            outcome = lacking or await attempt(
-                plan.stage, plan.way, lease, self.desk, self._processes
-            )
+            try:
+                lacking = plan.before and lease.data is None and await self._lacking(plan, lease)
+                outcome = lacking or await attempt(
+                    plan.stage, plan.way, lease, self.desk, self._processes
+                )
+            except asyncio.CancelledError:
+                if entry.state is not State.RUNNING:  # whoever cancelled it has decided
+                    raise
+                outcome = Failed(
+                    "the handler was cancelled from within", "cancelled", unexpected=True
+                )
+            except (
+                GeneratorExit
+            ) as error:  # Python gives one that is awaited to the outermost frame
+                outcome = failure(error)
+            if entry.state is State.RUNNING:
+                self._ended(entry, outcome, self._loop.time() - began)
         except asyncio.CancelledError:
-            if entry.state is not State.RUNNING:  # whoever cancelled it has decided about the item
-                raise
-            outcome = Failed("the handler was cancelled from within", "cancelled", unexpected=True)
-        except GeneratorExit as error:  # Python gives one that is awaited to the outermost frame
-            outcome = failure(error)
-        if entry.state is not State.RUNNING:
-            return
-        self._streams.ended(lease)
-        self._book.ended(entry, outcome, self._loop.time() - began)
+            raise
+        except BaseException as error:
+            self._tasks.failed(error)
+        finally:
+            self._tasks.over(entry.attempt)
+
+    def _ended(self, entry: Entry, outcome: Outcome, seconds: float) -> None:
+        self._streams.ended(entry.lease)
+        self._book.ended(entry, outcome, seconds)
         if isinstance(outcome, Released) and outcome.pause:
-            self._pause(plan, outcome.reason)
+            self._pause(entry.plan, outcome.reason)
 
     async def _lacking(self, plan: Plan, lease: Lease) -> Outcome | None:
         """A stage follows another one since its pipeline was changed: nobody has done that one for
@@ -108,7 +122,7 @@ class Attempts:
 
     def lose(self, entry: Entry) -> None:
         """Somebody took the lease away: the attempt is ended, what it would give is dropped."""
-        assert entry.state in ALIVE
+        assert entry.state < State.ENDED
         was_queued = entry.state is State.QUEUED
         log.info(
             "the lease on %s was lost%s", entry.lease.key,

@@ -22,8 +22,8 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from enum import Enum, StrEnum
+from dataclasses import dataclass, field
+from enum import IntEnum, StrEnum
 from typing import TYPE_CHECKING
 
 from onceflow.core.item import Lease, Mark, mark_of
@@ -48,17 +48,15 @@ class Refusal(StrEnum):
     FULL = "queue full"
 
 
-class State(Enum):
+class State(IntEnum):
+    """Before ENDED something is still to be done; from then on there is an outcome."""
+
     QUEUED = 1
     BEGINNING = 2
     RUNNING = 3
     ENDED = 4
     SENT = 5
     GONE = 6
-
-
-ALIVE = frozenset((State.QUEUED, State.BEGINNING, State.RUNNING))
-"""Something is still to be done; afterwards there is an outcome."""
 
 
 @dataclass(slots=True, eq=False)
@@ -80,10 +78,11 @@ class Entry:
     """Its handler has kept parts of its work, or asked for those of earlier attempts."""
     alone: bool = False
     """The store refused an exchange with it: it is asked for by itself."""
+    mark: Mark = field(init=False)
+    """Which lease it is."""
 
-    @property
-    def mark(self) -> Mark:
-        return mark_of(self.lease)
+    def __post_init__(self) -> None:
+        self.mark = mark_of(self.lease)
 
 
 class Book:
@@ -132,7 +131,9 @@ class Book:
     def give_back(self, entry: Entry, outcome: Outcome) -> None:
         """A new lease that is not worked on here: all that is left is to say so."""
         self._enter(entry)
-        self._end(entry, outcome)
+        entry.outcome = outcome
+        entry.state = State.ENDED
+        self._ended.append(entry)
 
     def _queue_of(self, entry: Entry) -> deque[Entry]:
         return self._alone if entry.lease.alone else self._queues[entry.plan.key]
@@ -156,12 +157,9 @@ class Book:
 
     def ended(self, entry: Entry, outcome: Outcome, seconds: float | None = None) -> None:
         """What is to become of a lease is known."""
-        assert entry.state in ALIVE
+        assert entry.state < State.ENDED
         self._leave(entry)
         entry.seconds = seconds
-        self._end(entry, outcome)
-
-    def _end(self, entry: Entry, outcome: Outcome) -> None:
         entry.outcome = outcome
         entry.state = State.ENDED
         self._ended.append(entry)
@@ -189,7 +187,7 @@ class Book:
 
     def forget(self, entry: Entry) -> None:
         """A lease is answered for, or was lost."""
-        if entry.state in ALIVE:
+        if entry.state < State.ENDED:
             self._leave(entry)
         entry.state = State.GONE
         del self._entries[entry.mark]
@@ -200,8 +198,7 @@ class Book:
 
     def _leave(self, entry: Entry) -> None:
         """It is not alive any more."""
-        queue = self._queue_of(entry)
-        if entry.state is State.QUEUED and entry in queue:
+        if entry.state is State.QUEUED and entry in (queue := self._queue_of(entry)):
             queue.remove(entry)
         del self._by_item[entry.lease.item]
         self._quiet -= entry.lease.alone

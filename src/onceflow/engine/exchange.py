@@ -225,11 +225,11 @@ class Exchange:
             self._scheduler.answered(wish, claimed, now)
             self._tally.contested += claimed.contested
             for lease in claimed.leases:
-                self._take_in(wish.plan, lease)
+                self._take_in(wish.plan, lease, now)
         # A claim of another exchange may have looked before this was committed.
         self._scheduler.wake_after(kept_ones, but=batch.stages)
         for lease in reply.continued:
-            self._take_in(self._scheduler.plans[lease.pipeline, lease.stage], lease)
+            self._take_in(self._scheduler.plans[lease.pipeline, lease.stage], lease, now)
         for one, begun in zip(batch.begins, reply.begun, strict=True):
             if one.state is State.BEGINNING:
                 if begun:
@@ -239,10 +239,10 @@ class Exchange:
         if batch.ended or any(claimed.leases for claimed in reply.claimed):
             self._committed()
 
-    def _take_in(self, plan: Plan, lease: Lease) -> None:
+    def _take_in(self, plan: Plan, lease: Lease, now: float) -> None:
         """A new lease: queue it, or give it back."""
         self._tally.claimed += 1
-        entry = Entry(lease, plan, self._loop.time())
+        entry = Entry(lease, plan, now)
         if plan.paused:
             self._book.give_back(entry, Released(STAGE_PAUSED))
             return
@@ -290,9 +290,10 @@ class Exchange:
                 self.unsure = True
             raise
         self._trouble.over()
-        self._scheduler.answered(wish, claimed, self._loop.time())
+        now = self._loop.time()
+        self._scheduler.answered(wish, claimed, now)
         for lease in claimed.leases:
-            self._take_in(wish.plan, lease)
+            self._take_in(wish.plan, lease, now)
         if added.new > len(claimed.leases):
             self._woken_by(request, added, wish.plan)
         else:
@@ -363,7 +364,7 @@ class Exchange:
             return  # nobody here asks for such: it is reclaimed
         self._tally.adopted += 1
         log.info("found the lease on %s, whose reply was lost", lease.key)
-        self._take_in(plan, lease)
+        self._take_in(plan, lease, self._loop.time())
 
     def look_soon(self, now: float) -> None:
         """Others committed something: it may be an operator's command that took a lease away."""

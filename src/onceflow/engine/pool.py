@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
-from onceflow.core.item import Lease, Mark, mark_of
+from onceflow.core.item import Lease
 
 
 class ProcessorState(StrEnum):
@@ -39,7 +39,7 @@ class Pool:
     ) -> None:
         self.processors = [Processor(f"{stage}-processor-{at}") for at in range(1, count + 1)]
         self._idle = list(reversed(self.processors))
-        self._busy: dict[Mark, Processor] = {}  # in the order they began
+        self._busy: dict[Processor, None] = {}  # in the order they began
         self._changed = changed
 
     @property
@@ -56,23 +56,20 @@ class Pool:
         processor.state = ProcessorState.BUSY
         processor.lease = lease
         processor.since = now
-        self._busy[mark_of(lease)] = processor
+        self._busy[processor] = None
         if self._changed is not None:
             self._changed(processor)
         return processor
 
     def begin(self, processor: Processor, now: float) -> None:
         """Its attempt begins only now: it had waited for the database."""
-        assert processor.lease is not None
-        mark = mark_of(processor.lease)
-        del self._busy[mark]
+        del self._busy[processor]
         processor.since = now
-        self._busy[mark] = processor
+        self._busy[processor] = None
 
     def release(self, processor: Processor) -> None:
         """Its lease is somebody else's business: it is free for the next."""
-        assert processor.lease is not None
-        del self._busy[mark_of(processor.lease)]
+        del self._busy[processor]
         processor.state = ProcessorState.IDLE
         processor.lease = None
         self._idle.append(processor)
@@ -81,8 +78,7 @@ class Pool:
 
     def fail(self, processor: Processor, error: str) -> None:
         """Take a processor out of service."""
-        assert processor.lease is not None
-        del self._busy[mark_of(processor.lease)]
+        del self._busy[processor]
         processor.state = ProcessorState.ERROR
         processor.error = error
         processor.lease = None
@@ -104,13 +100,13 @@ class Pool:
 
     def begun_before(self, time: float) -> Iterator[Processor]:
         """The busy processors whose attempts began before that time."""
-        for processor in list(self._busy.values()):
+        for processor in list(self._busy):
             if processor.since > time:
                 return
             yield processor
 
     def oldest(self) -> float | None:
         """When the longest attempt under way began."""
-        for processor in self._busy.values():
+        for processor in self._busy:
             return processor.since
         return None

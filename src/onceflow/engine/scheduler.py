@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from onceflow.core.item import Phase
 from onceflow.core.pipeline import Pipeline, Stage
@@ -49,11 +49,14 @@ class Plan:
     opens_at: float | None = None
     """When a lane that was shut opens, on the loop's clock."""
     assigned_at: float = float("-inf")
+    queues: bool = field(init=False)
+    """Whether its leases may wait here: then each is begun by a word of its own."""
+    bounded: bool = field(init=False)
+    """Whether a limit or lanes are declared for it."""
 
-    @property
-    def queues(self) -> bool:
-        """Whether its leases may wait here: then each is begun by a word of its own."""
-        return self.stage.prefetch > 0 or self.stage.assign_max is not None
+    def __post_init__(self) -> None:
+        self.queues = self.stage.prefetch > 0 or self.stage.assign_max is not None
+        self.bounded = self.stage.bounded
 
     @property
     def claim_most(self) -> int:
@@ -114,7 +117,7 @@ class Scheduler:
             name = plan.pipeline.name
             if change.phase is Phase.READY and not goes_on:
                 keys.add((name, change.stage))
-            if plan.stage.bounded or plan.full:
+            if plan.bounded or plan.full:
                 keys.add(plan.key)
             if change.children:
                 keys.add((name, plan.pipeline.first.name))
@@ -132,7 +135,7 @@ class Scheduler:
             return 0
         taken = self._book.size(plan.key) + plan.reserved
         free = plan.pool.idle - taken
-        wanted = free if plan.stage.bounded else free + plan.stage.prefetch
+        wanted = free if plan.bounded else free + plan.stage.prefetch
         return min(wanted, self._book.most - taken)
 
     def reserve_next(self, plan: Plan, change: Transition) -> bool:
@@ -144,7 +147,7 @@ class Scheduler:
         if (
             following is None
             or following.hungry
-            or following.stage.bounded
+            or following.bounded
             or following.queues
             or following.full
             or following.paused

@@ -118,11 +118,24 @@ def test_A02_only_the_token_opens_and_never_from_the_address(tmp_path: Path) -> 
 
 def test_A03_another_host_is_refused_on_every_route_before_any_work(client: httpx2.Client) -> None:
     before = client.get("/api/stats").json()["total"]
-    for host in ("evil.test", "127.0.0.1.evil.test", "localhost.evil.test:80", "", "[::2]:1"):
+    for host in (
+        "evil.test", "127.0.0.1.evil.test", "localhost.evil.test:80", "", "[::2]:1",
+        "127.0.0.1:80@evil.test", "[::1].evil.test:80", "[::1", "localhost:", "localhost:http",
+        "localhost:80:80", "user@localhost", "localhost/", "localhost, evil.test",
+    ):  # fmt: skip
         for method, path in ROUTES:
             answer = client.request(method, path, headers={"Host": host}, json={"url": "http://a"})
             assert (answer.status_code, answer.headers["content-type"]) == (421, PROBLEM), path
     assert client.get("/api/stats").json()["total"] == before
+
+
+def test_A03_a_request_line_that_names_another_host_is_refused_like_a_header(quiet: Place) -> None:
+    for target in (
+        b"http://evil.test/health", b"http://127.0.0.1:80@evil.test/health",
+        b"https://[::1].evil.test/",
+    ):  # fmt: skip
+        answer = raw(quiet.server, b"GET " + target + b" HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert answer.startswith(b"HTTP/1.1 421 "), target
 
 
 def test_A04_another_origin_and_another_content_type_change_nothing(

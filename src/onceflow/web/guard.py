@@ -24,6 +24,7 @@ log = logging.getLogger("onceflow")
 
 BODY_BYTES_MAX = 1024 * 1024
 NESTING_MAX = 64
+HOST = re.compile(r"(?:(?P<name>[a-z0-9._-]+)|\[(?P<address>[0-9a-f:.]+)\])(?::[0-9]{1,5})?")
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 COOKIE = "onceflow_session"
@@ -115,12 +116,13 @@ class Guard:
 
     def _judge(self, scope: Scope, headers: Mapping[str, str]) -> None:
         host = headers.get("host", "")
-        if _name(host) not in self._rules.hosts:
-            raise Problem(
-                421,
-                "wrong-host",
-                "this server does not answer for that host; --allow-host NAME allows one",
-            )
+        for named in (host, *_authority(scope)):
+            if _name(named) not in self._rules.hosts:
+                raise Problem(
+                    421,
+                    "wrong-host",
+                    "this server does not answer for that host; --allow-host NAME allows one",
+                )
         self._judge_token(scope, headers)
         method = scope["method"]
         if method in SAFE:
@@ -267,11 +269,17 @@ def _cookies(headers: Mapping[str, str]) -> dict[str, str]:
 
 
 def _name(host: str) -> str:
-    """A Host header without its port, as the allow-list has it."""
-    text = host.strip().lower()
-    if text.startswith("["):
-        return text[1:].partition("]")[0]
-    return text.rpartition(":")[0] if text.count(":") == 1 else text
+    """A Host header without its port, as the allow-list has it; empty if it is no host and port."""
+    found = HOST.fullmatch(host.strip().lower())
+    return "" if found is None else found["name"] or found["address"]
+
+
+def _authority(scope: Scope) -> tuple[str, ...]:
+    """The host that a request line in absolute form names, as for a proxy."""
+    if scope["path"].startswith("/"):
+        return ()
+    _, there, rest = scope["path"].partition("://")
+    return (rest.partition("/")[0],) if there else ()
 
 
 def _root(scope: Scope) -> str:

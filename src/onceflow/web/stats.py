@@ -107,7 +107,8 @@ async def metrics(desk: At) -> PlainTextResponse:
         lines.extend((f"# HELP {name} {about}", f"# TYPE {name} {kind}"))
         for labels, value in values:
             inside = ",".join(f'{key}="{_label(text)}"' for key, text in labels.items())
-            lines.append(f"{name}{{{inside}}} {value:g}" if inside else f"{name} {value:g}")
+            place = f"{name}{{{inside}}}" if inside else name
+            lines.append(f"{place} {digits(value)}")
 
     states = await desk.states()
     put(
@@ -161,6 +162,11 @@ async def metrics(desk: At) -> PlainTextResponse:
     )  # fmt: skip
     text = "\n".join(lines) + "\n"
     return PlainTextResponse(text, media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+def digits(value: float) -> str:
+    """All the digits of a number: a counter that is rounded stands still, and then it jumps."""
+    return repr(float(value)) if value % 1 else str(int(value))
 
 
 def _label(text: str) -> str:

@@ -60,6 +60,8 @@ async def fail_over(synchronous: bool) -> Failover:
             onceflow.open(proxy.url, pipeline, settings=SETTINGS) as other,
             onceflow.open(proxy.url, pipeline, settings=SETTINGS) as client,
         ):
+            told: list[tuple[str, str | None]] = []
+            following = asyncio.create_task(_follow(client, told))
             flows = [one, other]
             for flow in flows:
                 flow.start()
@@ -74,7 +76,9 @@ async def fail_over(synchronous: bool) -> Failover:
             wanted += late
             await until(client, lambda: _active(client, PLACES))
 
+            await until(client, lambda: _heard(told, set(wanted)))
             primary.halt("immediate")
+            heard = len(told)
             standby.promote()
             proxy.lead_to(standby.url)
             # Others come first: they get the ids, and the fences, that those that are lost had.
@@ -85,6 +89,9 @@ async def fail_over(synchronous: bool) -> Failover:
             await _insist(client, pipeline, wanted)
             await until(client, lambda: _completed(client, len(wanted)))
 
+            await until(client, lambda: _heard(told[heard:], {*others, *lost}))
+            assert ("server_changed", None) in told[heard:]
+            following.cancel()
             for item in await client.items(pipeline):
                 assert await client.result(item.id, "work") == item.key
                 kinds = [event.kind async for event in client.events(item=item.id)]
@@ -99,6 +106,22 @@ async def fail_over(synchronous: bool) -> Failover:
                 sum(tally["lost"] for tally in tallies),
                 sum(tally["setbacks"] for tally in tallies),
             )
+
+
+async def _follow(flow: Flow, told: list[tuple[str, str | None]]) -> None:
+    """Read the history as it grows, and go on where it was cut off."""
+    after = 0
+    while True:
+        try:
+            async for event in flow.events(after=after, follow=True):
+                after = event.seq
+                told.append((event.kind, event.key))
+        except StoreUnavailable:
+            await asyncio.sleep(0.05)
+
+
+async def _heard(told: list[tuple[str, str | None]], keys: set[str]) -> bool:
+    return keys <= {key for kind, key in told if kind == "added" and key is not None}
 
 
 async def _active(flow: Flow, count: int) -> bool:

@@ -10,8 +10,10 @@ import pytest
 import onceflow
 from onceflow import Done
 from onceflow.commands.program import one_pipeline
+from onceflow.core.errors import WrongDatabase
 from onceflow.core.transition import Part, decide
 from onceflow.engine.neighbours import machine
+from onceflow.store import move as move_module
 from onceflow.store.base import Finish, Worker
 from onceflow.store.move import shortened
 from tests.cli.conftest import Call
@@ -47,13 +49,9 @@ def everything(call: Call, database: str) -> dict[str, Any]:
         async with onceflow.open(database) as flow:
             return [await flow.results(item.id) for item in await flow.items(limit=1000)]
 
-    kinds = ("paused",)  # the source's stages, afterwards
     return {
         "items": call("items", "--json", "--db", database).lines,
-        "events": [
-            event for event in call("events", "--json", "--db", database).lines
-            if event["kind"] not in kinds
-        ],
+        "events": call("events", "--json", "--db", database).lines,
         "runs": call("runs", "--json", "--db", database).lines,
         "results": asyncio.run(bodies()),
     }  # fmt: skip
@@ -81,6 +79,87 @@ def test_all_is_carried_over_and_back_and_goes_on_there(
     assert "moved to" not in call("why", "left", "--db", "back.db").out
     assert call("run", filled, "left", "new", "--db", "back.db", "--json").object["done"] == 2
     assert call("audit", "--db", "back.db").code == 0
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+def test_a_moved_database_refuses_whatever_would_do_its_work_twice(
+    call: Call, filled: Path, postgres_url: str, kind: str
+) -> None:
+    source, target = "there.db", postgres_url
+    call("move", source, target)
+    if kind == "postgres":
+        source, target = postgres_url, "back.db"
+        call("move", source, target)
+    before = everything(call, source)
+    place = target.rpartition("@")[2]
+
+    for command in (
+        ["run", filled, "one-more"], ["run", filled, "left"], ["worker", filled],
+        ["resume", "fetch", "--pipeline", "news"], ["pause", "fetch", "--pipeline", "news"],
+        ["retry", "a"], ["cancel", "left"],
+    ):  # fmt: skip
+        answer = call(*command, "--db", source)
+        assert answer.code == 2, (command, answer)
+        assert "was moved to" in answer.err, (command, answer.err)
+        assert place in answer.err
+
+    assert everything(call, source) == before, "a look stays possible"
+    status = call("status", "--db", source)
+    assert "moved to" in status.out
+    assert place in status.out
+    assert "resume" not in status.out + status.err
+    assert "next: onceflow status --db" in status.err
+    assert place in status.err
+    assert call("doctor", "--db", source).code == 1
+    assert place in call("why", "left", "--db", source).out
+
+
+def test_a_moved_database_can_be_taken_back(call: Call, filled: Path, postgres_url: str) -> None:
+    call("move", "there.db", postgres_url)
+
+    assert call("move", "--undo", "there.db").code == 0
+
+    assert call("run", filled, "left", "new", "--db", "there.db", "--json").object["done"] == 2
+    again = call("move", "--undo", "there.db")
+    assert (again.code, "was not moved" in again.err) == (2, True)
+
+
+def test_a_flow_that_was_open_during_a_move_accepts_nothing_afterwards(
+    call: Call, filled: Path, postgres_url: str
+) -> None:
+    async def add_after() -> None:
+        async with onceflow.open("there.db", one_pipeline(filled, None)) as flow:
+            await asyncio.to_thread(call, "move", "there.db", postgres_url)
+            with pytest.raises(WrongDatabase, match="was moved to"):
+                await flow.add("news", ["late"])
+
+    asyncio.run(add_after())
+    assert "late" not in {
+        item["key"] for item in call("items", "--json", "--db", postgres_url).lines
+    }
+
+
+def test_a_move_that_is_cut_off_between_its_commits_is_done_again(
+    call: Call, filled: Path, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The source is shut before the target has anything: nobody can work on both."""
+    before = everything(call, "there.db")
+    shut = move_module._Sqlite.shut
+
+    async def cut_off(self: Any, moved_to: str) -> None:
+        await shut(self, moved_to)
+        self._connection.execute("COMMIT")
+        raise RuntimeError("the machine stops")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(move_module._Sqlite, "shut", cut_off)
+        with pytest.raises(RuntimeError):
+            call("move", "there.db", postgres_url)
+    assert call("run", filled, "left", "--db", "there.db").code == 2
+
+    assert call("move", "there.db", postgres_url).code == 0
+
+    assert everything(call, postgres_url) == before
 
 
 def test_parts_of_unfinished_work_are_carried_over(

@@ -16,8 +16,8 @@ from tests.support import postgres
 
 # Once per opening, or long work that has its own settings.
 NOT_HOT = {"schema_lock", "schema_found", "share_stage", "own_stage", "meta_get", "meta_set",
-           "mend_xids", "functions", "prune_events", "prune_parts", "prune_results",
-           "forget_workers"}  # fmt: skip
+           "history_now", "history_jump", "hold_history", "settled", "functions", "prune_events",
+           "prune_parts", "prune_results", "forget_workers"}  # fmt: skip
 WRITES = sorted(
     name
     for folder in ("postgres", "common")

@@ -217,5 +217,5 @@ def test_both_stores_have_the_same_columns() -> None:
 
     of_postgres = columns("schema_postgres.txt")
     of_sqlite = columns("schema_sqlite.txt")
-    assert of_postgres - of_sqlite == {"event.xid", "alias.short_key"}
+    assert of_postgres - of_sqlite == {"alias.short_key"}
     assert of_sqlite <= of_postgres

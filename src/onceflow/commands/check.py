@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import platform
+import shlex
 import shutil
 import time
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ from onceflow.commands.next import where, worker_for
 from onceflow.commands.output import OK, SOME_FAILED, UNREACHABLE, Out, UsageError
 from onceflow.commands.text import many, masked, plain, span
 from onceflow.engine.audit import INVARIANTS
+from onceflow.engine.figures import HELD_MS_MAX
 from onceflow.engine.neighbours import ended_here, living
 
 CLOCK_SECONDS_MAX = 60.0
@@ -136,6 +138,7 @@ async def _examine(flow: Flow, at: str) -> list[Finding]:
         now = (await read("now"))[0]["now"]
         took = time.monotonic() - began
         findings.append(Finding("database", "ok", f"{flow.store.url} answers in {span(took)}"))
+        findings += [_moved(row["place"]) for row in await read("moved")]
         findings += _disk(flow, at)
         findings.append(_clock(now))
         stages = await read("stages")
@@ -143,6 +146,7 @@ async def _examine(flow: Flow, at: str) -> list[Finding]:
         lease_ms = min((row["lease_ms"] for row in stages), default=300_000)
         findings += _workers(workers, await read("activity"), now, lease_ms, at)
         findings += _stages(stages, now, at)
+        findings += [_holder(row) for row in await read("holders", ms=HELD_MS_MAX)]
         findings += await _runs(flow, at)
         found = await flow.audit()
         findings.append(
@@ -209,6 +213,19 @@ def _stages(stages: list[Any], now: int, at: str) -> Iterator[Finding]:
                 "stages", "note", f"{row['pipeline']}/{row['stage']} is paused for {since}{why}",
                 f"onceflow resume {row['stage']} --pipeline {row['pipeline']}{at}",
             )  # fmt: skip
+
+
+def _moved(place: str) -> Finding:
+    what = f"it was moved to {plain(place)}; nothing is accepted or worked on here"
+    return Finding("database", "bad", what, f"onceflow doctor --db {shlex.quote(place)}")
+
+
+def _holder(row: Any) -> Finding:
+    """Events after it are not shown before it is over: they might come in between."""
+    who = f"{plain(row['program'], 60)} (process {row['pid']} of the server, {row['state']})"
+    what = f"nothing newer is shown than what {who} began {span(row['ms'] / 1000)} ago"
+    do = f"wait for it, or end it: SELECT pg_terminate_backend({row['pid']})"
+    return Finding("events", "note", what, do)
 
 
 async def _runs(flow: Flow, at: str) -> list[Finding]:

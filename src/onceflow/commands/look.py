@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shlex
 import sys
 import time
 from collections import deque
@@ -23,7 +24,7 @@ from onceflow.commands.next import go_on, next_step, where
 from onceflow.commands.output import OK, SOME_FAILED, Out, UsageError, is_fancy, terminal_width
 from onceflow.commands.text import ago, clock, cut, cut_middle, many, plain, span
 from onceflow.core.item import Phase
-from onceflow.engine.figures import stage_figures, totals, workers
+from onceflow.engine.figures import HELD_MS_MAX, stage_figures, totals, workers
 from onceflow.engine.listing import known_states, state_name
 
 if TYPE_CHECKING:
@@ -77,6 +78,9 @@ async def _status(flow: Flow, pipeline: str | None, common: Common) -> int:
 
 def _status_next(found: Mapping[str, Any], at: str) -> Iterator[str]:
     """What to do about what the status shows."""
+    if found["moved_to"]:
+        yield f"next: onceflow status --db {shlex.quote(found['moved_to'])}"
+        return
     alive = any(not row["ended"] for row in found["workers"])
     for name, one in found["pipelines"].items():
         for stage, row in one["stages"].items():
@@ -139,6 +143,7 @@ async def _overview(flow: Flow, pipeline: str | None) -> dict[str, Any]:
             row["claimable"] = place in claimable
     return {
         "database": flow.store.url,
+        "moved_to": next((row["place"] for row in await read("moved")), None),
         "now": now,
         "pipelines": pipelines,
         "workers": [{**one, "report": None} for one in found],
@@ -146,6 +151,7 @@ async def _overview(flow: Flow, pipeline: str | None) -> dict[str, Any]:
         "tally": total["tally"],
         "failures": failures,
         "halted": halted,
+        "holders": [dict(row) for row in await read("holders", ms=HELD_MS_MAX)],
     }
 
 
@@ -180,6 +186,8 @@ def _knowledge_lines(found: Mapping[str, Any]) -> Iterator[str]:
 def _status_lines(found: Mapping[str, Any]) -> Iterator[str]:
     now = found["now"]
     yield plain(found["database"])
+    if found["moved_to"]:
+        yield f"moved to {plain(found['moved_to'])}: nothing is accepted or worked on here"
     if not found["pipelines"]:
         yield "no pipeline yet: `onceflow summarize URL…` or `onceflow run FILE.py KEY…` brings one"
     for name, one in found["pipelines"].items():
@@ -213,6 +221,9 @@ def _status_lines(found: Mapping[str, Any]) -> Iterator[str]:
             f"worker {plain(row['host'], 60)} pid {row['pid']}: {many(row['leases'], 'lease')}, "
             f"{beat}"
         )
+    for row in found["holders"]:
+        who = f"{plain(row['program'], 60)} (process {row['pid']} of the server)"
+        yield f"events: nothing newer is shown than what {who} began {span(row['ms'] / 1000)} ago"
     for row in found["failures"]:
         yield (
             f"failed {row['pipeline']}/{row['stage']} {plain(row['error_code'], 40)}: "

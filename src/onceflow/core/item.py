@@ -47,6 +47,7 @@ class Kind(StrEnum):
     PAUSED = "paused"
     RESUMED = "resumed"
     LIMITED = "limited"
+    SERVER_CHANGED = "server_changed"
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,9 @@ from onceflow.store.clock import boot_id
 if TYPE_CHECKING:
     from onceflow.engine.flow import Flow
 
+HELD_MS_MAX = 5_000
+"""A transaction that holds up the readers of events for longer is named."""
+
 RECENT_EVENTS = 5_000
 """How much of the end of the history the times and rates are taken from."""
 WINDOW_MS = 300_000

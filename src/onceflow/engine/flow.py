@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import secrets
 import time
@@ -41,8 +42,13 @@ from onceflow.engine.why import why
 from onceflow.store import open_store
 from onceflow.store.base import Add, Row, Store, Target, Worker
 
+log = logging.getLogger("onceflow")
+
 ADD_CHUNK = 5000
 """Items one transaction accepts; more are added in several, into the same run."""
+
+HELD_SECONDS_MAX = 30.0
+"""How long the end of a run waits for events that somebody's open transaction holds up."""
 
 OPEN = (Phase.WAITING, Phase.READY, Phase.ACTIVE)
 MEANT = {"retry": (Phase.FAILED,), "cancel": OPEN, "release": (Phase.ACTIVE,)}
@@ -130,9 +136,11 @@ class Flow:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        await self.stop()
-        self._open = False
-        await self.store.close()
+        try:
+            await self.stop()
+        finally:  # also when the work ends with an error
+            self._open = False
+            await self.store.close()
 
     # --- adding ---
 
@@ -231,13 +239,16 @@ class Flow:
         working = self._begin(until_idle=True)
         subscription = self.bus.subscribe()
         working.add_done_callback(lambda _: subscription.poke())
+        newest = until = 0.0
         try:
             while True:
-                over = working.done()
+                if working.done() and not until:  # what is committed by now is given
+                    newest = (await self.store.read("newest_event"))[0]["seq"]
+                    until = time.monotonic() + HELD_SECONDS_MAX
                 async for event in self.events(after=seen):
                     seen = event.seq
                     yield event
-                if over:
+                if until and (seen >= newest or time.monotonic() > until):
                     break
                 await subscription.wait(self.settings.poll_seconds)
             await working
@@ -398,6 +409,7 @@ class Flow:
         if follow:
             self.store.watch(self._told)
         wanted = None if kinds is None else f" {' '.join(kinds)} "
+        looked = after == 0
         try:
             while True:
                 page = await self.store.read(
@@ -411,12 +423,25 @@ class Flow:
                     yield to_event(row, states)
                 if page:
                     continue
+                if not looked:
+                    looked, after = True, await self._known_cursor(after)
                 if subscription is None:
                     return
                 await subscription.wait(self.settings.poll_seconds)
         finally:
             if subscription is not None:
                 self.bus.unsubscribe(subscription)
+
+    async def _known_cursor(self, after: int) -> int:
+        """Where to read on: a cursor that this database has never given is ahead of its history."""
+        newest: int = (await self.store.read("last_event"))[0]["seq"]
+        if after > newest:
+            log.warning(
+                "event %d is newer than any in %s, which ends at %d: its last history was lost "
+                "(an older copy was put back?); reading goes on from there",
+                after, self.store.url, newest,
+            )  # fmt: skip
+        return min(after, newest)
 
     async def live(self) -> AsyncIterator[Live]:
         """Text as handlers in this process stream it: first a `snapshot` of what each attempt under

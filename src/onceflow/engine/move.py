@@ -9,7 +9,7 @@ from onceflow.core.errors import OnceflowError
 from onceflow.core.item import Violation
 from onceflow.engine.flow import Flow
 from onceflow.engine.neighbours import living
-from onceflow.store.move import carry_over
+from onceflow.store.move import carry_over, take_back
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,15 +24,22 @@ class Moved:
 
 async def move(source: Flow, target: Flow, told: Callable[[str, int], None]) -> Moved:
     """Both flows are open and do not work. Refused while a worker lives on either side. Afterwards
-    the stages of the source are paused, so that nobody does its work twice."""
+    the source accepts nothing and is not worked on, so that nothing is done twice."""
     for flow in (source, target):
         await _refuse_alive(flow)
     before = await source.audit(grace_seconds=0)
     rows = await carry_over(source.store, target.store, told)
-    for row in await source.store.read("stages"):
-        await source.pause(row["pipeline"], row["stage"], f"moved to {target.store.url}")
     after = await target.audit(grace_seconds=0)
     return Moved(rows, [one for one in after if one not in before])
+
+
+async def undo(source: Flow) -> str:
+    """Use a database again that was moved; where it had been moved to."""
+    found = await source.store.read("moved")
+    if not found:
+        raise OnceflowError(f"{source.store.url} was not moved")
+    await take_back(source.store)
+    return str(found[0]["place"])
 
 
 async def _refuse_alive(flow: Flow) -> None:

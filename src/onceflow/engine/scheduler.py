@@ -46,6 +46,7 @@ class Plan:
     """Why a handler has it paused, until the database and all that is under way know it."""
     turn: int = 0
     lane: str = ""
+    run: str = ""
     opens_at: float | None = None
     """When a lane that was shut opens, on the loop's clock."""
     assigned_at: float = float("-inf")
@@ -194,7 +195,7 @@ class Scheduler:
         plan.reserved += count
         claim = Claim(
             plan.pipeline.name, plan.stage.name, plan.before, count, plan.turn, plan.lane, item,
-            plan.queues,
+            plan.queues, plan.run,
         )  # fmt: skip
         return Wish(plan, claim, plan.woken, answer)
 
@@ -208,7 +209,7 @@ class Scheduler:
         """A claim was answered."""
         plan = wish.plan
         plan.reserved -= wish.claim.count
-        plan.lane = claimed.lane
+        plan.lane, plan.run = claimed.lane, claimed.run
         if claimed.opens_in_ms is not None:
             opens_at = now + claimed.opens_in_ms / 1000
             plan.opens_at = min(opens_at, plan.opens_at or opens_at)

@@ -27,6 +27,8 @@ async def why(store: Store, item: Row, states: States, attempts: int | None = No
         )
     if phase is Phase.CANCELLED:
         return f"{state}: {item['error']}; `onceflow retry` opens it again"
+    for row in await store.read("moved"):
+        return f"{state}: the whole database was moved to {row['place']}; it goes on there"
     if phase is Phase.WAITING:
         if item["due_at"] is None:
             return f"{state}: held until somebody triggers stage {item['stage']!r}"

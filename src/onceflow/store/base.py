@@ -23,6 +23,7 @@ SWEEP_MAX = 500
 LANES_WALKED_MAX = 1000
 """How many lanes one claim looks at; the next one goes on from there."""
 RUNS_IN_TURN_MAX = 100
+"""How many runs one claim looks at; where there are more, the next one goes on from there."""
 DEATHS_MAX = 5
 """So many workers may die while an item's handler runs beside others; then it runs alone."""
 APART_MS = 10_000
@@ -56,6 +57,8 @@ class Claim:
     item: int | None = None
     prefetch: bool = False
     """The leases wait in a local queue: each is begun by a later exchange, and counts from then."""
+    run: str = ""
+    """Where there are too many runs for one look, those after this one come first."""
 
 
 class Claimed(NamedTuple):
@@ -73,6 +76,8 @@ class Claimed(NamedTuple):
     contested: int = 0
     """Items that were first in line when it looked, but that another claim was taking: the
     compare-and-swap lost them. Always 0 where there is one writer."""
+    run: str = ""
+    """The run that was served last, if there were too many for one look."""
 
 
 class Finish(NamedTuple):

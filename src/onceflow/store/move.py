@@ -18,7 +18,7 @@ import apsw
 
 from onceflow.core.errors import StoreError
 from onceflow.store.base import Store
-from onceflow.store.queries import sql
+from onceflow.store.queries import numbered, sql
 from onceflow.store.sqlite import SqliteStore
 
 if TYPE_CHECKING:
@@ -49,11 +49,21 @@ class Side(Protocol):
     async def settle(self) -> None:
         """All is written: number what comes next, and look at what can be looked at."""
 
+    async def shut(self, moved_to: str) -> None:
+        """Nothing is accepted or worked on here any more."""
+
+    async def open(self) -> None:
+        """It is used again."""
+
 
 async def carry_over(source: Store, target: Store, told: Told) -> dict[str, int]:
-    """Copy everything; how many rows each table has got. The target must be empty."""
+    """Copy everything; how many rows each table has got. The target must be empty.
+
+    The source is shut for good in its transaction, which is committed first: whatever happens in
+    between, no item is worked on in both. A move that was cut off there is done again.
+    """
     copied: dict[str, int] = {}
-    async with _side(source) as from_, _side(target) as to:
+    async with _side(target) as to, _side(source) as from_:
         theirs = await to.tables()
         for table in theirs:
             if await to.count(table):
@@ -75,7 +85,15 @@ async def carry_over(source: Store, target: Store, told: Told) -> dict[str, int]
                 raise StoreError(
                     f"table {table}: {there[0]:,} rows there, {there[1]:,} here; nothing was kept"
                 )
+        await from_.open()  # a move that was cut off had shut it
+        await from_.shut(target.url)
     return copied
+
+
+async def take_back(source: Store) -> None:
+    """A database that was carried over accepts and works again."""
+    async with _side(source) as side:
+        await side.open()
 
 
 def _side(store: Store) -> AbstractAsyncContextManager[Side]:
@@ -123,6 +141,14 @@ class _Sqlite:
         await asyncio.to_thread(self._connection.executemany, text, rows)
 
     async def settle(self) -> None: ...
+
+    async def shut(self, moved_to: str) -> None:
+        self._connection.execute(_text("sqlite", "move_shut"))
+        values = {"name": "moved_to", "value": moved_to}
+        self._connection.execute(_text("sqlite", "meta_set"), values)
+
+    async def open(self) -> None:
+        self._connection.execute(_text("sqlite", "move_open"))
 
 
 @asynccontextmanager
@@ -198,6 +224,13 @@ class _Postgres:
         await self._connection.fetch(_text("postgres", "move_numbers"))
         if wrong := await self._connection.fetchval(_text("postgres", "move_short")):
             raise StoreError(f"{wrong:,} keys were not carried over as they are; nothing was kept")
+
+    async def shut(self, moved_to: str) -> None:
+        await self._connection.execute(_text("postgres", "move_shut"))
+        await self._connection.execute(numbered("postgres", "meta_set")[0], "moved_to", moved_to)
+
+    async def open(self) -> None:
+        await self._connection.execute(_text("postgres", "move_open"))
 
 
 @asynccontextmanager

@@ -7,13 +7,15 @@ database's, inside the statements. Notifications are hints: polling finds the sa
 from __future__ import annotations
 
 import asyncio
+import json
+import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from hashlib import sha256
 from typing import Any, TypeVar
 
 from onceflow.core.errors import StoreUnavailable, WrongDatabase
-from onceflow.core.item import Lease, Mark
+from onceflow.core.item import Kind, Lease, Mark
 from onceflow.core.pipeline import Pipeline
 from onceflow.core.transition import Part
 from onceflow.store import postgres_write as write
@@ -36,6 +38,7 @@ from onceflow.store.postgres_connect import (
     GONE,
     LISTEN_AGAIN_SECONDS,
     PRUNE,
+    QUIET,
     READ,
     READ_SECONDS_MAX,
     SINGLE,
@@ -49,9 +52,9 @@ from onceflow.store.queries import migrations, numbered, sql
 from onceflow.store.rules import holds, make_room, others_may_act, others_may_claim
 
 T = TypeVar("T")
+log = logging.getLogger("onceflow")
 CONNECTIONS_MAX = 6
 SERVER_VERSION_MIN = 14
-CURSORS_KEPT = 1000
 
 
 class PostgresStore:
@@ -74,7 +77,6 @@ class PostgresStore:
         self._connections_max = connections_max
         self._pipelines: dict[str, Pipeline] = {}
         self._run_page = ""
-        self._cursors = {0: "0"}
         self._beaten = ""
         """The worker whose heartbeat was written last."""
         self._pool: Pool | None = None
@@ -93,7 +95,9 @@ class PostgresStore:
         if self._pool is None:
             pool = self._make_pool()
             try:
-                await pool.transaction(WRITE, self._migrate)
+                await pool.transaction(QUIET, self._migrate)
+                pool.forget_idle()  # what comes next has been greeted
+                pool.greet = self._greet
             except BaseException:
                 await pool.close()
                 raise
@@ -105,7 +109,7 @@ class PostgresStore:
                 await write.register(db, pipeline)
 
         stages = [(name, stage.name) for name, each in known for stage in each.every_stage]
-        await self._write(register, begin=WRITE._replace(locks=write.own_stages(stages)))
+        await self._write(register, begin=QUIET._replace(locks=write.own_stages(stages)))
 
     async def _migrate(self, db: Transaction) -> None:
         """Bring the schema up to this program's version; refuse a newer one and a stranger's."""
@@ -145,7 +149,30 @@ class PostgresStore:
             if version == len(steps):
                 await db.script(functions)
             await db.rows("meta_set", name="functions", value=fingerprint(functions))
-        await db.rows("mend_xids")
+
+    async def _greet(self, db: Transaction) -> None:
+        """A new connection may lead to another server than the one before, which took over from it
+        and may lack what that had committed last. Then the numbers of its events must not come
+        again: those who had read them would miss what has them now."""
+        [history] = await db.rows("history_now")
+        if history["here"] == history["was"]:
+            return
+        await db.rows("schema_lock", **{"class": write.LOCK_CLASS})
+        [history] = await db.rows("history_now")  # another connection may have been quicker
+        here, was = history["here"], history["was"]
+        if here == was:
+            return
+        if was is not None:
+            await db.rows("hold_history")
+            await db.rows("history_jump")
+            await db.rows(
+                "insert_event", kind=Kind.SERVER_CHANGED, pipeline="", run=None, stage=None,
+                data=json.dumps({"from": was, "to": here}),
+            )  # fmt: skip
+            log.warning(
+                "%s: the history goes on on another server (%s, was %s)", self.url, here, was
+            )
+        await db.rows("meta_set", name="history", value=here)
 
     async def close(self) -> None:
         if self._watcher is not None:
@@ -245,11 +272,11 @@ class PostgresStore:
             db.tell = text is not None
             return await write.renew(db, lease, text, part)
 
-        return await self._write(work)
+        return await self._write(work, begin=QUIET)
 
     async def beat(self, worker: Worker, report: str | None = None) -> bool:
         # The first one waits for the disk: a worker that nobody knows of is robbed of what it has.
-        begin = BEAT if worker.id == self._beaten else WRITE
+        begin = BEAT if worker.id == self._beaten else QUIET
         fresh = await self._write(lambda db: write.beat(db, worker, boot_id(), report), begin=begin)
         self._beaten = worker.id
         return fresh
@@ -266,7 +293,7 @@ class PostgresStore:
             db.tell = swept.moved
             return swept, page
 
-        swept, self._run_page = await self._write(work)
+        swept, self._run_page = await self._write(work, begin=QUIET)
         return swept
 
     async def act(
@@ -301,31 +328,21 @@ class PostgresStore:
 
     async def read(self, query: str, **parameters: Any) -> list[Row]:
         name = f"read_{query}"
-        is_history = query == "events"
-        if is_history:
-            parameters["after_xid"] = self._cursors.get(parameters["after"])
 
         async def work(db: Transaction) -> list[dict[str, Any]]:
             if db.now is None and "now" in numbered("postgres", name)[1]:
                 clock = await db.row("read_now")
                 assert clock is not None
                 db.now = clock["now"]
+            if query == "events":
+                parameters["upto"] = None
+                if parameters["item"] is None:  # asked before the statement that sees them begins
+                    [settled] = await db.rows("settled")
+                    parameters["upto"] = settled["seq"]
             rows = await db.rows(name, READ_SECONDS_MAX, **parameters)
             return [dict(row) for row in rows]
 
-        page = await self._read(work)
-        if is_history:
-            self._keep_cursor(page)
-        return list[Row](page)
-
-    def _keep_cursor(self, page: list[dict[str, Any]]) -> None:
-        """Whoever goes on reading after these events needs no look-up of the last one's
-        transaction, and is not to be bothered with it."""
-        xids = [row.pop("xid") for row in page]
-        if page:
-            self._cursors[page[-1]["seq"]] = xids[-1]
-            while len(self._cursors) > CURSORS_KEPT:
-                del self._cursors[next(iter(self._cursors))]
+        return list[Row](await self._read(work))
 
     def watch(self, wake: Callable[[], None]) -> None:
         self._wake = wake
@@ -339,6 +356,7 @@ class PostgresStore:
         other._address = self._address
         other._pipelines = self._pipelines
         other._pool = other._make_pool()
+        other._pool.greet = self._greet
         return other
 
     async def _listen(self) -> None:

@@ -18,6 +18,7 @@ from asyncpg import exceptions as pg
 
 from onceflow.core.errors import StoreError, StoreUnavailable, WrongDatabase
 from onceflow.store.queries import numbered, sql
+from onceflow.store.rules import MOVED, moved
 
 if TYPE_CHECKING:
     from asyncpg.prepared_stmt import PreparedStatement
@@ -55,8 +56,9 @@ SESSION = {
     # Whoever waits for a lock is not at fault, and how long it may take we say ourselves.
     "lock_timeout": "0",
     "statement_timeout": "0",
-    # A worker that is stopped in the middle must not hold its locks for ever.
-    "idle_in_transaction_session_timeout": "30000",
+    # A worker that is stopped in the middle must not hold its locks for ever, nor the readers of
+    # events, who wait for what it may still commit.
+    "idle_in_transaction_session_timeout": "10000",
 }
 """What a connection is set to. Behind a pooler each transaction sets it for itself."""
 PLANNED = {
@@ -76,6 +78,8 @@ class Begin(NamedTuple):
     locks: str = ""
     durable: bool = True
     """Whether the commit waits for the disk, whatever is usual in this database."""
+    events: bool = False
+    """Whether it may write events: then readers stop below them until it is over."""
 
     def text(self, *, pooled: bool) -> str:
         if not self.head and not pooled:
@@ -84,10 +88,14 @@ class Begin(NamedTuple):
         words = [self.head or WRITE.head, *(f"SET LOCAL {k} TO '{v}'" for k, v in settings.items())]
         if self.durable:
             words.append(inlined(sql("postgres", "durable")))
+        if self.events:
+            words.append(inlined(sql("postgres", "hold_history")))
         return "; ".join(words) + self.locks
 
 
-WRITE = Begin("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE")
+# Writes no events, or says in its statements that it does (hold_history).
+QUIET = Begin("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE")
+WRITE = QUIET._replace(events=True)
 SINGLE = Begin("")
 # A slow commit is waited for, but losing the last beats in a crash of the server is harmless.
 BEAT = Begin(WRITE.head, {"synchronous_commit": "off"}, durable=False)
@@ -223,6 +231,8 @@ class Pool:
         self._closed = False
         self.statements_kept = address.statements_kept
         self._pooled = not self.statements_kept
+        self.greet: Callable[[Transaction], Awaitable[None]] | None = None
+        """Done in a transaction of each new connection, before it is used."""
 
     async def transaction(
         self, begin: Begin, work: Callable[[Transaction], Awaitable[T]], *, stores: bool = True
@@ -254,11 +264,15 @@ class Pool:
         except GONE as error:
             raise self._unavailable(error) from error
 
-    async def close(self) -> None:
-        self._closed = True
+    def forget_idle(self) -> None:
+        """What was made until now is not used again."""
         idle, self._idle = self._idle, []
         for link in idle:
             link.terminate()
+
+    async def close(self) -> None:
+        self._closed = True
+        self.forget_idle()
         for _ in range(self._most):  # those at work are let go by whoever has them
             await self._free.acquire()
         for _ in range(self._most):
@@ -268,6 +282,7 @@ class Pool:
         self, begin: Begin, work: Callable[[Transaction], Awaitable[T]], *, fresh: bool
     ) -> T:
         link = await self._take(fresh=fresh)
+        prepares = self.statements_kept > 0  # others may find out meanwhile that it must not
         text = begin.text(pooled=self._pooled)
         sent = not text  # one statement: its own answer is the commit's
         try:
@@ -286,7 +301,7 @@ class Pool:
                 link.terminate()
                 raise (_Unclear(error) if sent else _RolledBack(error, gone=True)) from error
             await self._undo(link)
-            if isinstance(error, POOLED) and self.statements_kept:
+            if isinstance(error, POOLED) and prepares:
                 self.statements_kept, self._pooled = 0, True
                 raise _RolledBack(error, gone=True) from error
             if isinstance(error, OUTDATED):
@@ -306,9 +321,7 @@ class Pool:
         if self._closed:
             raise StoreUnavailable(f"{self.address.shown}: the database is closed")
         if fresh:  # where one was dead, the others that waited with it are likely to be
-            stale, self._idle = self._idle, []
-            for link in stale:
-                link.terminate()
+            self.forget_idle()
         while self._idle:
             link = self._idle.pop()
             if not link.is_closed():
@@ -341,15 +354,28 @@ class Pool:
             except BaseException:  # nobody else knows of it
                 link.terminate()
                 raise
-            return link
+            return await self._greeted(link)
         except pg.ProtocolViolationError:
             if self._pooled:
                 raise
             self._pooled = True  # a pooler that takes no settings with the connection
-            return await self._connect_with({})
+            return await self._connect()
         except (pg.ClientConfigurationError, ValueError) as error:
             reason = self.address.clean(str(error))
             raise StoreError(f"{self.address.shown} is not a database address: {reason}") from None
+
+    async def _greeted(self, link: Link) -> Link:
+        if self.greet is not None:
+            try:
+                await link.execute(QUIET.text(pooled=self._pooled))
+                await self.greet(Transaction(self, link, None))
+                await link.execute("COMMIT")
+            except pg.InsufficientPrivilegeError:  # a server that does not say where it is
+                await link.execute("ROLLBACK")
+            except BaseException:
+                link.terminate()
+                raise
+        return link
 
     async def _connect_with(self, settings: Mapping[str, str]) -> Link:
         return await asyncpg.connect(
@@ -391,6 +417,8 @@ class Pool:
 
     def _refused(self, error: pg.PostgresError) -> StoreError:
         where, reason = self.address.shown, self.address.clean(str(error))
+        if isinstance(error, pg.RaiseError) and reason.startswith(MOVED):
+            return WrongDatabase(moved(where, reason.removeprefix(f"{MOVED} to ")))
         if isinstance(error, pg.InsufficientPrivilegeError):
             return WrongDatabase(
                 f"{where}: {reason}; grant the user CREATE on the database, or name another user"

@@ -176,6 +176,7 @@ def _wishes(claims: Sequence[Claim]) -> dict[str, Any]:
         "counts": _array(wish.count for wish in claims),
         "turns": _array(wish.turn for wish in claims),
         "afters": [wish.lane for wish in claims],
+        "after_runs": [wish.run for wish in claims],
         "prefetched": _array(wish.prefetch for wish in claims),
         "runs_max": RUNS_IN_TURN_MAX,
         "deaths_max": DEATHS_MAX,
@@ -209,7 +210,7 @@ def _claimed(
         answers.append(
             Claimed(
                 leases, end["goes_on_at"], end["more"], end["opens_in_ms"], end["is_full"],
-                end["contested"],
+                end["contested"], end["run"],
             )
         )  # fmt: skip
     return answers

@@ -223,3 +223,15 @@ def next_lease(finish: Finish, number: int, now: int) -> Lease:
         stage=change.stage, fence=lease.fence + 1, attempt=1, claimed_at=now, data=change.result,
         ticket=number,
     )  # fmt: skip
+
+
+MOVED = "onceflow: moved"
+"""What the triggers of a database say that was carried over (`move_shut.sql`)."""
+
+
+def moved(where: str, place: str) -> str:
+    """What those are told who add to it, or would work on it."""
+    return (
+        f"{where} was moved to {place}: nothing is accepted or worked on here, use that one "
+        f"(to use this one again all the same: onceflow move --undo {where})"
+    )

@@ -94,16 +94,18 @@ def claim(db: apsw.Connection, wish: Claim, worker: str, number: int, now: int) 
     room = wish.count if most is None else min(wish.count, most - active)
     if paused or room <= 0:
         return Claimed((), wish.lane, full=not paused)
-    lane, opens_in_ms, cut = wish.lane, None, False
+    lane, opens_in_ms, cut, last = wish.lane, None, False, ""
     if wish.item is not None:
         ids = _pick_one(db, wish, lane_limit, spacing_ms, now)
     elif lane_limit is None:
-        ids = _pick(db, wish, room)
+        ids, last = _pick(db, wish, room)
         cut = len(ids) == room
     else:
-        ids, lane, opens_in_ms, cut = _pick_in_lanes(db, wish, room, lane_limit, spacing_ms, now)
+        ids, lane, opens_in_ms, cut, last = _pick_in_lanes(
+            db, wish, room, lane_limit, spacing_ms, now
+        )
     if not ids:
-        return Claimed((), lane, cut, opens_in_ms)
+        return Claimed((), lane, cut, opens_in_ms, run=last)
     picked = json.dumps(ids)
     run(
         db, "claim", ids=picked, worker=worker, ticket=number, prefetch=int(wish.prefetch),
@@ -119,24 +121,22 @@ def claim(db: apsw.Connection, wish: Claim, worker: str, number: int, now: int) 
     else:
         places = {item: place for place, item in enumerate(ids)}
         leases.sort(key=lambda lease: places[lease.item])
-    return Claimed(leases, lane, more, opens_in_ms, full)
+    return Claimed(leases, lane, more, opens_in_ms, full, run=last)
 
 
 def _any_ready(db: apsw.Connection, wish: Claim) -> bool:
     return bool(run(db, "any_ready", pipeline=wish.pipeline, stage=wish.stage).get)
 
 
-def _pick(db: apsw.Connection, wish: Claim, room: int) -> list[int]:
+def _pick(db: apsw.Connection, wish: Claim, room: int) -> tuple[list[int], str]:
     """Ids of a stage without lanes: the runs in turn, an equal share each; what some of them leave
-    over goes to the others."""
+    over goes to the others. Where there are too many, which one was served last."""
     where = {"pipeline": wish.pipeline, "stage": wish.stage, "lane": ""}
-    runs = _turns(db, where)
-    if not runs:
-        return []
-    first = wish.turn % len(runs)
-    taken = dict.fromkeys(runs[first:] + runs[:first], 0)
+    runs, many = _in_turn(db, wish, where)
+    taken = dict.fromkeys(runs, 0)
     open_runs = list(taken)
     ids: list[int] = []
+    last = ""
     while open_runs and (left := room - len(ids)) > 0:
         share = max(1, left // len(open_runs))
         for run_id in open_runs[:left]:
@@ -144,17 +144,24 @@ def _pick(db: apsw.Connection, wish: Claim, room: int) -> list[int]:
             more = _list(db, "claim_pick", **where, run=run_id, count=count)[taken[run_id] :]
             taken[run_id] += len(more)
             ids += more
+            if more and many:
+                last = run_id
             if len(more) < share:
                 open_runs.remove(run_id)
-    return ids
+    return ids, last
 
 
-def _turns(db: apsw.Connection, where: dict[str, str]) -> list[str]:
-    """The runs that have something ready there. Mostly it is one: then no walk is needed."""
+def _in_turn(db: apsw.Connection, wish: Claim, where: dict[str, str]) -> tuple[list[str], bool]:
+    """The runs that have something ready there, whose turn it is first; whether they are too many
+    for one look. Mostly it is one: then no walk is needed."""
     first, last, any_halted = run(db, "turn_ends", **where).get
     if first == last and not any_halted:
-        return [] if first is None else [first]
-    return _list(db, "turns", **where, most=RUNS_IN_TURN_MAX)
+        return [] if first is None else [first], False
+    runs: list[str] = _list(db, "turns", **where, after=wish.run, most=RUNS_IN_TURN_MAX)
+    if len(runs) == RUNS_IN_TURN_MAX:
+        return runs, True
+    at = wish.turn % len(runs) if runs else 0
+    return runs[at:] + runs[:at], False
 
 
 def _pick_one(
@@ -174,15 +181,17 @@ def _pick_one(
 
 def _pick_in_lanes(
     db: apsw.Connection, wish: Claim, room: int, lane_limit: int, spacing_ms: int, now: int
-) -> tuple[list[int], str, int | None, bool]:
+) -> tuple[list[int], str, int | None, bool, str]:
     """Ids of open lanes, one of each a round, the lanes in turn from where the last claim stopped;
-    where this one stopped, when a shut lane opens, and whether there may be more to take."""
+    where this one stopped, when a shut lane opens, whether there may be more to take, and which run
+    was served last where there are too many."""
     where = {"pipeline": wish.pipeline, "stage": wish.stage}
     ids: list[int] = []
     opens: list[int] = []
     lanes: deque[OpenLane] = deque()
     at = served = wish.lane
     wrapped = at == ""
+    last = ""
     for _ in range(LANES_WALKED_MAX):
         lane = run(db, "next_lane", **where, lane=at).get
         if lane is None or (wrapped and wish.lane and lane > wish.lane):
@@ -196,12 +205,12 @@ def _pick_in_lanes(
             if opens_at > now:
                 opens.append(opens_at - now)
             continue
-        runs = _turns(db, {**where, "lane": lane})
+        runs, many = _in_turn(db, wish, {**where, "lane": lane})
         if not runs:
             continue
-        first = wish.turn % len(runs)
-        open_lane = OpenLane(lane, free, deque(runs[first:] + runs[:first]))
+        open_lane = OpenLane(lane, free, deque(runs), many)
         ids += open_lane.take(db, where)
+        last = open_lane.last or last
         served = lane
         if spacing_ms:
             run(db, "lane_started", **where, lane=lane, next_at=now + spacing_ms)
@@ -209,16 +218,17 @@ def _pick_in_lanes(
         else:
             lanes.append(open_lane)
         if len(ids) == room:
-            return ids, served, min(opens, default=None), True
+            return ids, served, min(opens, default=None), True, last
     else:
-        return ids, at, min(opens, default=None), True
+        return ids, at, min(opens, default=None), True, last
     while lanes and len(ids) < room:
         open_lane = lanes.popleft()
         if taken := open_lane.take(db, where, 1 if lanes else room - len(ids)):
             ids += taken
             served = open_lane.name
+            last = open_lane.last or last
             lanes.append(open_lane)
-    return ids, served, min(opens, default=None), len(ids) == room
+    return ids, served, min(opens, default=None), len(ids) == room, last
 
 
 @dataclass(slots=True)
@@ -228,6 +238,9 @@ class OpenLane:
     name: str
     free: int
     runs: deque[str]
+    many: bool
+    last: str = ""
+    """The run that was served last, if there are too many for one look."""
     taken: Counter[str] = field(default_factory=Counter)
 
     def take(self, db: apsw.Connection, where: dict[str, str], most: int = 1) -> list[int]:
@@ -243,6 +256,7 @@ class OpenLane:
             if len(ids) < count:
                 self.runs.pop()
             if ids:
+                self.last = run_id if self.many else ""
                 self.taken[run_id] += len(ids)
                 self.free -= len(ids)
                 return ids

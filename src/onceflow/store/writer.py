@@ -18,6 +18,8 @@ import apsw
 
 from onceflow.core.errors import StoreError, StoreUnavailable, WrongDatabase
 from onceflow.store.files import Files
+from onceflow.store.queries import sql
+from onceflow.store.rules import MOVED, moved
 
 T = TypeVar("T")
 GROUP_MAX = 256
@@ -231,7 +233,7 @@ def write_group(connection: apsw.Connection, group: Sequence[Work]) -> list[Answ
                 raise
             except Exception as error:  # reported to the one who asked
                 connection.execute("ROLLBACK" if alone else "ROLLBACK TO operation")
-                answers.append((None, as_refusal(error)))
+                answers.append((None, as_refusal(error, connection)))
             if not alone:
                 connection.execute("RELEASE operation")
         if not connection.in_transaction:  # it was refused
@@ -244,8 +246,11 @@ def write_group(connection: apsw.Connection, group: Sequence[Work]) -> list[Answ
     return answers
 
 
-def as_refusal(error: Exception) -> Exception:
+def as_refusal(error: Exception, connection: apsw.Connection) -> Exception:
     """What a refused operation means to its caller."""
+    if isinstance(error, apsw.ConstraintError) and MOVED in str(error):
+        place = connection.execute(sql("sqlite", "read_moved")).get
+        return WrongDatabase(moved(connection.filename, place))
     if isinstance(error, apsw.ConstraintError):
         return StoreError(f"the database refused a write: {error}")
     return error

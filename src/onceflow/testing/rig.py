@@ -148,13 +148,14 @@ class Rig:
         lane: str = "",
         item: int | None = None,
         prefetch: bool = False,
+        run: str = "",
     ) -> Claim:
         whose = of or self.pipeline
         names = [each.name for each in whose.stages]
         before = ""
         if stage in names and names.index(stage):
             before = names[names.index(stage) - 1]
-        return Claim(whose.name, stage, before, count, turn, lane, item, prefetch)
+        return Claim(whose.name, stage, before, count, turn, lane, item, prefetch, run)
 
     async def claim(
         self,

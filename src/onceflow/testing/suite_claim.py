@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from onceflow.core.errors import StoreError
 from onceflow.core.item import Seed
 from onceflow.core.pipeline import Lane, Stage
 from onceflow.core.transition import KEY_CHARS_MAX, Done, Failed, Released, Usage, decode
-from onceflow.store.base import LANES_WALKED_MAX, Add, Claim
+from onceflow.store.base import LANES_WALKED_MAX, RUNS_IN_TURN_MAX, Add, Claim
 from onceflow.testing.rig import NEWS, MakeStore, Rig, handler, pipeline, refused
 
 LIMITED = pipeline(Stage("scrape", handler, limit=3), "summarize")
@@ -187,6 +189,35 @@ class ClaimSuite:
             assert await rig.place("a", held) == ("scrape", "waiting")
 
     # --- turns of runs ---
+
+    async def test_F32_a_small_run_behind_hundreds_has_its_turn_in_the_next_round(
+        self, make_store: MakeStore
+    ) -> None:
+        await self._served_in_turn(make_store, Stage("scrape", handler))
+
+    async def test_F32_a_small_run_behind_hundreds_in_one_lane_has_its_turn_too(
+        self, make_store: MakeStore
+    ) -> None:
+        lane = Lane(lambda key: "one", limit=5000)
+        await self._served_in_turn(make_store, Stage("scrape", handler, lane=lane))
+
+    async def _served_in_turn(self, make_store: MakeStore, stage: Stage) -> None:
+        async with Rig(make_store, pipeline(stage), audit=False) as rig:
+            runs = [f"run{number:03}" for number in range(2 * RUNS_IN_TURN_MAX + 20)]
+            for run in runs:
+                await rig.add([f"{run} {number}" for number in range(3)], run)
+            await rig.add(["small"], "zzz")
+            served: list[str] = []
+            after = ""
+            while len(served) < 2 * len(runs):
+                claimed = await rig.claim("scrape", 7, turn=len(served), run=after)
+                after = claimed.run
+                served += [lease.run for lease in claimed.leases]
+
+            first = served[: len(runs) + 7]  # a claim's leases are in the order of their items
+            assert set(first) == {*runs, "zzz"}, "nobody has two turns before all had one"
+            counts = Counter(served)
+            assert {counts[run] for run in runs} <= {1, 2, 3}
 
     async def test_runs_have_equal_shares_and_take_turns(self, make_store: MakeStore) -> None:
         async with Rig(make_store) as rig:

@@ -1,7 +1,7 @@
 -- add: nothing -> (first stage, ready | waiting), and claim along with it (functions.sql): the whole transaction, in one
 -- statement. The first row says whether it could be done, the others are what was claimed.
 WITH shared AS MATERIALIZED (  -- nobody changes the bounds of these stages meanwhile
-  SELECT CAST(:worker AS text) AS worker, (
+  SELECT CAST(:worker AS text) AS worker, hold_history() AS history, (
            SELECT set_config('synchronous_commit', 'on', true)
             WHERE current_setting('synchronous_commit') NOT IN ('on', 'remote_apply')) AS durable,
          (SELECT count(pg_advisory_xact_lock_shared(:class, s.key))
@@ -17,10 +17,10 @@ taken AS MATERIALIZED (
     FROM (SELECT worker FROM added WHERE done) AS next
    CROSS JOIN unnest(CAST(:of_pipelines AS text[]), CAST(:of_stages AS text[]), CAST(:befores AS text[]),
                      CAST(CAST(:counts AS text) AS bigint[]), CAST(CAST(:turns AS text) AS bigint[]),
-                     CAST(:afters AS text[]), CAST(CAST(:prefetched AS text) AS boolean[]))
-              WITH ORDINALITY AS w (pipeline, stage, before, count, turn, after, prefetched, place)
+                     CAST(:afters AS text[]), CAST(:after_runs AS text[]), CAST(CAST(:prefetched AS text) AS boolean[]))
+              WITH ORDINALITY AS w (pipeline, stage, before, count, turn, after, after_run, prefetched, place)
    CROSS JOIN LATERAL claim(
-           w.pipeline, w.stage, w.before, w.count, w.turn, w.after, NULL, w.prefetched, next.worker, :ticket,
+           w.pipeline, w.stage, w.before, w.count, w.turn, w.after, w.after_run, NULL, w.prefetched, next.worker, :ticket,
            :runs_max, :lanes_max, :deaths_max, :now) AS c)
 SELECT added.done, (SELECT count(pg_notify('onceflow', :sender))  -- what nobody claimed along with it is for others
                      WHERE added.done AND (SELECT count(*) FROM taken WHERE taken.run = :run) < cardinality(CAST(:keys AS text[]))) AS told,

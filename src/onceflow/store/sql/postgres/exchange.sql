@@ -2,7 +2,7 @@
 -- The first row says what became of the finishes and the begins; the others are what was claimed.
 -- Each step takes the worker from the one before it: whatever is planned, none begins before that one is done.
 WITH shared AS MATERIALIZED (  -- nobody changes the bounds of these stages meanwhile
-  SELECT CAST(:worker AS text) AS worker, (
+  SELECT CAST(:worker AS text) AS worker, hold_history() AS history, (
            SELECT set_config('synchronous_commit', 'on', true)
             WHERE current_setting('synchronous_commit') NOT IN ('on', 'remote_apply')) AS durable,
          (SELECT count(pg_advisory_xact_lock_shared(:class, s.key))
@@ -39,9 +39,9 @@ SELECT NULL, NULL, NULL, NULL, w.place, c.*
   FROM next
  CROSS JOIN unnest(CAST(:of_pipelines AS text[]), CAST(:of_stages AS text[]), CAST(:befores AS text[]),
                    CAST(CAST(:counts AS text) AS bigint[]), CAST(CAST(:turns AS text) AS bigint[]),
-                   CAST(:afters AS text[]), CAST(CAST(:named AS text) AS bigint[]),
+                   CAST(:afters AS text[]), CAST(:after_runs AS text[]), CAST(CAST(:named AS text) AS bigint[]),
                    CAST(CAST(:prefetched AS text) AS boolean[]))
-            WITH ORDINALITY AS w (pipeline, stage, before, count, turn, after, named, prefetched, place)
+            WITH ORDINALITY AS w (pipeline, stage, before, count, turn, after, after_run, named, prefetched, place)
  CROSS JOIN LATERAL claim(
-         w.pipeline, w.stage, w.before, w.count, w.turn, w.after, w.named, w.prefetched, next.worker, :ticket,
+         w.pipeline, w.stage, w.before, w.count, w.turn, w.after, w.after_run, w.named, w.prefetched, next.worker, :ticket,
          :runs_max, :lanes_max, :deaths_max, :now) AS c

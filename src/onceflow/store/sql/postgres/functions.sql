@@ -8,6 +8,35 @@
 -- A worker that nobody knows gets nothing: it has signed off, and somebody else's lock kept its last word waiting on
 -- the server until then.
 
+-- The history is read in the order of its numbers. A sequence is not the order of the commits: a transaction may commit
+-- a number when higher ones are there already. So whoever writes events takes a shared lock first, named by the last
+-- number given out until then; all that it gets are higher. What no such lock is below is settled. It counts who has
+-- these locks in this database, not which transactions are open: strangers hold up nobody.
+CREATE OR REPLACE FUNCTION hold_history() RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE
+  last bigint;
+BEGIN
+  SELECT CASE WHEN is_called THEN last_value ELSE last_value - 1 END INTO last FROM onceflow.event_seq_seq;
+  PERFORM pg_advisory_xact_lock_shared((CAST(20302 AS bigint) << 48) | last);
+  RETURN last;
+END $$;
+
+-- settled: up to which number every event is there, or never will be. The last number is read before the locks are: who
+-- got one of those up to there had its lock already. A statement after this one sees what those have committed whose
+-- locks are gone.
+CREATE OR REPLACE FUNCTION settled() RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE
+  last bigint;
+  held bigint;
+BEGIN
+  SELECT CASE WHEN is_called THEN last_value ELSE last_value - 1 END INTO last FROM event_seq_seq;
+  SELECT min(((CAST(l.classid AS bigint) & 65535) << 32) | CAST(l.objid AS bigint)) INTO held
+    FROM pg_locks AS l
+   WHERE l.locktype = 'advisory' AND l.objsubid = 1 AND CAST(l.classid AS bigint) >> 16 = 20302
+     AND l.database = (SELECT d.oid FROM pg_database AS d WHERE d.datname = current_database());
+  RETURN least(last, held);
+END $$;
+
 -- claim: (stage, ready) -> (stage, active), or one item by its name: (stage, ready | waiting, held) -> (stage, active).
 -- The fence moves on: an older lease can finish nothing.
 --
@@ -17,7 +46,7 @@
 --
 -- Gives a row for each lease, and one more without an item, which says how it went. No row: nobody knows the stage.
 CREATE OR REPLACE FUNCTION claim(
-  of_pipeline text, of_stage text, stage_before text, wanted bigint, whose_turn bigint, after text, named bigint,
+  of_pipeline text, of_stage text, stage_before text, wanted bigint, whose_turn bigint, after text, after_run text, named bigint,
   prefetched boolean, by_worker text, its_ticket bigint, runs_most bigint, lanes_most bigint, deaths_most bigint,
   fake bigint
 ) RETURNS TABLE (
@@ -35,6 +64,7 @@ DECLARE
   passes integer := 0;
   picks bigint[];
   stand text COLLATE "C" := after;
+  run_stand text COLLATE "C" := after_run;
   is_more boolean := false;
   opens_in bigint;
   lost bigint := 0;
@@ -77,9 +107,9 @@ BEGIN
       ELSIF place.lane_limit IS NOT NULL THEN
         -- A round through the open lanes, one item of each, from where the last claim stopped. Each step of the walk
         -- costs a few index steps, however full a lane is.
-        WITH RECURSIVE walk (step, at, wrapped, ended, lane, run, spare, opens_at, served) AS (
+        WITH RECURSIVE walk (step, at, wrapped, ended, lane, run, many, spare, opens_at, served) AS (
           SELECT 0, stand COLLATE "C", stand = '', false, CAST(NULL AS text) COLLATE "C",
-                 CAST(NULL AS text) COLLATE "C", false, CAST(NULL AS bigint), CAST(0 AS bigint)
+                 CAST(NULL AS text) COLLATE "C", false, false, CAST(NULL AS bigint), CAST(0 AS bigint)
           UNION ALL
           SELECT w.step + 1,
                  CASE WHEN stop.here THEN '' ELSE n.lane END,
@@ -87,6 +117,7 @@ BEGIN
                  stop.here AND w.wrapped,
                  CASE WHEN NOT stop.here THEN n.lane END,
                  chosen.run,
+                 coalesce(chosen.many, false),
                  state.active + 1 < place.lane_limit AND place.lane_spacing_ms = 0,
                  state.next_at,
                  w.served + CASE WHEN chosen.run IS NULL THEN 0 ELSE 1 END
@@ -105,23 +136,39 @@ BEGIN
                                WHERE l.pipeline = of_pipeline AND l.stage = of_stage AND l.lane = n.lane), 0) AS next_at
               WHERE NOT stop.here OFFSET 0) AS state ON true
             LEFT JOIN LATERAL (
-             WITH RECURSIVE turn (run) AS (
+             WITH RECURSIVE ahead (run) AS (
                SELECT (SELECT i.run FROM item AS i
                         WHERE i.pipeline = of_pipeline AND i.stage = of_stage AND i.phase = 'ready' AND i.lane = n.lane
+                          AND i.run > run_stand
                         ORDER BY i.run LIMIT 1)
                UNION ALL
                SELECT (SELECT i.run FROM item AS i
                         WHERE i.pipeline = of_pipeline AND i.stage = of_stage AND i.phase = 'ready' AND i.lane = n.lane
-                          AND i.run > turn.run
+                          AND i.run > ahead.run
                         ORDER BY i.run LIMIT 1)
-                 FROM turn WHERE turn.run IS NOT NULL)
-             SELECT t.run
-               FROM (SELECT run, row_number() OVER (ORDER BY run) AS number, count(*) OVER () AS total
-                       FROM (SELECT run FROM turn
-                              WHERE run IS NOT NULL
-                                AND (SELECT r.halted IS NULL FROM run AS r WHERE r.id = turn.run)
-                              LIMIT runs_most) AS going) AS t
-              WHERE t.number - 1 = (whose_turn + given) % t.total
+                 FROM ahead WHERE ahead.run IS NOT NULL),
+             behind (run) AS (
+               SELECT CASE WHEN run_stand <> '' THEN (
+                        SELECT i.run FROM item AS i
+                         WHERE i.pipeline = of_pipeline AND i.stage = of_stage AND i.phase = 'ready' AND i.lane = n.lane
+                         ORDER BY i.run LIMIT 1) END
+               UNION ALL
+               SELECT (SELECT i.run FROM item AS i
+                        WHERE i.pipeline = of_pipeline AND i.stage = of_stage AND i.phase = 'ready' AND i.lane = n.lane
+                          AND i.run > behind.run
+                        ORDER BY i.run LIMIT 1)
+                 FROM behind WHERE behind.run < run_stand)
+             SELECT t.run, t.total = runs_most AS many
+               FROM (SELECT run, row_number() OVER (ORDER BY part, run) AS number, count(*) OVER () AS total
+                       FROM ((SELECT run, 0 AS part FROM ahead
+                               WHERE run IS NOT NULL AND (SELECT r.halted IS NULL FROM run AS r WHERE r.id = ahead.run)
+                               LIMIT runs_most)
+                             UNION ALL
+                             (SELECT run, 1 FROM behind
+                               WHERE run <= run_stand AND (SELECT r.halted IS NULL FROM run AS r WHERE r.id = behind.run)
+                               LIMIT runs_most)
+                             ORDER BY part, run LIMIT runs_most) AS going) AS t
+              WHERE t.number - 1 = CASE WHEN t.total = runs_most THEN 0 ELSE (whose_turn + given) % t.total END
                 AND state.active < place.lane_limit AND state.next_at <= at_time) AS chosen ON true
            WHERE w.step < lanes_most AND w.served < room - given AND NOT w.ended),
         walked AS MATERIALIZED (SELECT * FROM walk WHERE step > 0),
@@ -138,12 +185,14 @@ BEGIN
                (SELECT at FROM walked ORDER BY step DESC LIMIT 1) AS at,
                (SELECT ended FROM walked ORDER BY step DESC LIMIT 1) AS ended,
                (SELECT lane FROM walked WHERE run IS NOT NULL ORDER BY step DESC LIMIT 1) AS served,
+               (SELECT run FROM walked WHERE many ORDER BY step DESC LIMIT 1) AS run,
                coalesce((SELECT bool_or(p.spare) FROM picked AS p), false) AS spare,
                least((SELECT min(w.opens_at) FROM walked AS w WHERE w.run IS NULL AND w.opens_at > at_time) - at_time,
                      CASE WHEN place.lane_spacing_ms > 0 AND EXISTS (SELECT 1 FROM picked)
                           THEN place.lane_spacing_ms END) AS opens_in_ms
           INTO look;
         picks := look.ids;
+        run_stand := coalesce(look.run, '');
         opens_in := least(opens_in, look.opens_in_ms);
         -- At the end of the round asking again gives more only where a lane has a place left. A walk that was cut
         -- short goes on next time.
@@ -151,24 +200,41 @@ BEGIN
         is_more := CASE WHEN look.ended THEN look.spare ELSE true END;
 
       ELSE
-        WITH RECURSIVE turn (run) AS (  -- the runs that have something ready, one index step each
+        WITH RECURSIVE ahead (run) AS (  -- the runs that have something ready, one index step each, from where we stand
           SELECT (SELECT i.run FROM item AS i
                    WHERE i.pipeline = of_pipeline AND i.stage = of_stage AND i.phase = 'ready' AND i.lane = ''
+                     AND i.run > run_stand
                    ORDER BY i.run LIMIT 1)
           UNION ALL
           SELECT (SELECT i.run FROM item AS i
                    WHERE i.pipeline = of_pipeline AND i.stage = of_stage AND i.phase = 'ready' AND i.lane = ''
-                     AND i.run > turn.run
+                     AND i.run > ahead.run
                    ORDER BY i.run LIMIT 1)
-            FROM turn WHERE turn.run IS NOT NULL),
-        runs AS MATERIALIZED (
+            FROM ahead WHERE ahead.run IS NOT NULL),
+        behind (run) AS (
+          SELECT CASE WHEN run_stand <> '' THEN (
+                   SELECT i.run FROM item AS i
+                    WHERE i.pipeline = of_pipeline AND i.stage = of_stage AND i.phase = 'ready' AND i.lane = ''
+                    ORDER BY i.run LIMIT 1) END
+          UNION ALL
+          SELECT (SELECT i.run FROM item AS i
+                   WHERE i.pipeline = of_pipeline AND i.stage = of_stage AND i.phase = 'ready' AND i.lane = ''
+                     AND i.run > behind.run
+                   ORDER BY i.run LIMIT 1)
+            FROM behind WHERE behind.run < run_stand),
+        runs AS MATERIALIZED (  -- where there are too many, the next claim goes on behind the last one served
           SELECT t.run, t.total,
-                 (t.number - 1 - (whose_turn + passes) % t.total + t.total) % t.total AS place
-            FROM (SELECT run, row_number() OVER (ORDER BY run) AS number, count(*) OVER () AS total
-                    FROM (SELECT run FROM turn
-                           WHERE run IS NOT NULL
-                             AND (SELECT r.halted IS NULL FROM run AS r WHERE r.id = turn.run)
-                           LIMIT runs_most) AS going) AS t),
+                 CASE WHEN t.total = runs_most THEN t.number - 1
+                      ELSE (t.number - 1 - (whose_turn + passes) % t.total + t.total) % t.total END AS place
+            FROM (SELECT run, row_number() OVER (ORDER BY part, run) AS number, count(*) OVER () AS total
+                    FROM ((SELECT run, 0 AS part FROM ahead
+                            WHERE run IS NOT NULL AND (SELECT r.halted IS NULL FROM run AS r WHERE r.id = ahead.run)
+                            LIMIT runs_most)
+                          UNION ALL
+                          (SELECT run, 1 FROM behind
+                            WHERE run <= run_stand AND (SELECT r.halted IS NULL FROM run AS r WHERE r.id = behind.run)
+                            LIMIT runs_most)
+                          ORDER BY part, run LIMIT runs_most) AS going) AS t),
         shares AS MATERIALIZED (
           SELECT r.run, greatest(1, (room - given) / r.total) AS share
             FROM runs AS r WHERE r.place < room - given ORDER BY r.place),
@@ -183,6 +249,8 @@ BEGIN
               ORDER BY i.priority, i.depth, i.id LIMIT r.share FOR UPDATE SKIP LOCKED) AS p)
         SELECT (SELECT array_agg(p.id) FROM picked AS p) AS ids,
                (SELECT count(*) FROM runs) AS runs,
+               (SELECT r.run FROM runs AS r
+                 WHERE r.total = runs_most AND r.place < room - given ORDER BY r.place DESC LIMIT 1) AS run,
                (SELECT count(*) > wanted - given  -- one entry further than what is taken
                   FROM (SELECT 1 FROM item AS i
                          WHERE i.pipeline = of_pipeline AND i.stage = of_stage AND i.phase = 'ready'
@@ -199,6 +267,7 @@ BEGIN
                             ORDER BY i.priority, i.depth, i.id LIMIT r.share) AS f) AS line) AS contested
           INTO look;
         picks := look.ids;
+        run_stand := coalesce(look.run, '');
         is_more := look.more;
         lost := lost + look.contested;
       END IF;
@@ -240,7 +309,7 @@ BEGIN
   END IF;
 
   RETURN QUERY
-  SELECT NULL::bigint, NULL::text, NULL::bigint, NULL::bigint, NULL::bigint, NULL::text, NULL::bigint, NULL::bigint,
+  SELECT NULL::bigint, NULL::text, NULL::bigint, NULL::bigint, NULL::bigint, run_stand, NULL::bigint, NULL::bigint,
          NULL::bytea, at_time, NULL::boolean, NULL::bigint, stand,
          is_more AND CASE WHEN place.lane_limit IS NULL OR named IS NOT NULL THEN given = wanted
                           ELSE given < room OR room = wanted END,

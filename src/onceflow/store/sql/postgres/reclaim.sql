@@ -50,5 +50,5 @@ logged AS (
   SELECT now, CASE WHEN phase = 'failed' THEN 'failed' ELSE 'reclaimed' END, id, version, run, stage, phase,
          generation, fence, attempt,
          CASE WHEN phase = 'failed' THEN CAST(json_build_object('error', error, 'code', 'poison') AS text) END
-    FROM taken ORDER BY id)
+    FROM taken CROSS JOIN hold_history() AS held (seq) ORDER BY id)
 SELECT count(*) AS reclaimed, (SELECT workers FROM company) AS workers FROM taken

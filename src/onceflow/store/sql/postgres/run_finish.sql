@@ -12,5 +12,6 @@ ended AS (
    WHERE run.id = due.id
   RETURNING run.id, run.pipeline, c.now),
 logged AS (
-  INSERT INTO event (at, kind, pipeline, run) SELECT now, 'run_finished', pipeline, id FROM ended ORDER BY id)
+  INSERT INTO event (at, kind, pipeline, run)
+  SELECT now, 'run_finished', pipeline, id FROM ended CROSS JOIN hold_history() AS held (seq) ORDER BY id)
 SELECT id FROM ended

@@ -34,5 +34,6 @@ made AS (
   RETURNING id, run, stage, created_at),
 logged AS (
   INSERT INTO event (at, kind, item, n, run, stage, phase, generation, fence, attempt)
-  SELECT created_at, 'gate_opened', id, 1, run, stage, 'ready', 1, 0, 0 FROM made ORDER BY id)
+  SELECT created_at, 'gate_opened', id, 1, run, stage, 'ready', 1, 0, 0
+    FROM made CROSS JOIN hold_history() AS held (seq) ORDER BY id)
 SELECT id, gate_stage FROM opened ORDER BY id

@@ -1,0 +1,2 @@
+-- whoever writes events says so first (functions.sql): readers stop below what it may still commit.
+SELECT onceflow.hold_history()

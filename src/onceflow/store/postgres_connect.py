@@ -162,12 +162,14 @@ def _url(scheme: str, place: str, path: str, query: list[tuple[str, str]]) -> st
 class Link(Connection):
     """A connection that remembers what was prepared on it."""
 
-    __slots__ = ("statements",)
+    __slots__ = ("prepares", "statements")
 
     def __init__(self, *args: Any, **named: Any) -> None:
         super().__init__(*args, **named)
         self.statements: dict[str, Statement] = {}
         """By the names of their files: the driver's own cache asks more."""
+        self.prepares = False
+        """Whether it was made to keep prepared statements, ours or the driver's."""
 
 
 class Transaction:
@@ -282,7 +284,6 @@ class Pool:
         self, begin: Begin, work: Callable[[Transaction], Awaitable[T]], *, fresh: bool
     ) -> T:
         link = await self._take(fresh=fresh)
-        prepares = self.statements_kept > 0  # others may find out meanwhile that it must not
         text = begin.text(pooled=self._pooled)
         sent = not text  # one statement: its own answer is the commit's
         try:
@@ -301,7 +302,7 @@ class Pool:
                 link.terminate()
                 raise (_Unclear(error) if sent else _RolledBack(error, gone=True)) from error
             await self._undo(link)
-            if isinstance(error, POOLED) and prepares:
+            if isinstance(error, POOLED) and link.prepares:
                 self.statements_kept, self._pooled = 0, True
                 raise _RolledBack(error, gone=True) from error
             if isinstance(error, OUTDATED):
@@ -324,7 +325,9 @@ class Pool:
             self.forget_idle()
         while self._idle:
             link = self._idle.pop()
-            if not link.is_closed():
+            if link.prepares and not self.statements_kept:  # others found out that it must not
+                link.terminate()
+            elif not link.is_closed():
                 return link
         return await self.connect()
 
@@ -378,15 +381,18 @@ class Pool:
         return link
 
     async def _connect_with(self, settings: Mapping[str, str]) -> Link:
-        return await asyncpg.connect(
+        kept = self.statements_kept
+        link = await asyncpg.connect(
             self.address.dsn,
             timeout=CONNECT_SECONDS_MAX,
             command_timeout=WRITE_SECONDS_MAX,
-            statement_cache_size=self.statements_kept,
+            statement_cache_size=kept,
             max_cached_statement_lifetime=0,
             server_settings={"application_name": "onceflow", **settings},
             connection_class=Link,
         )
+        link.prepares = kept > 0
+        return link
 
     def _unavailable(self, error: BaseException, *, unclear: bool = False) -> StoreUnavailable:
         where = self.address.shown

@@ -215,6 +215,20 @@ async def test_the_end_of_a_run_waits_for_what_is_held_up(store: PostgresStore) 
     assert {"claimed", "stage_finished", "run_finished"} <= set(kinds)
 
 
+async def test_a_cursor_beyond_what_is_held_up_is_not_taken_for_lost_history(
+    store: PostgresStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One item's events are never held up, so whoever reads them may be ahead of the others."""
+    async with onceflow.open(store.dsn, NEWS) as flow, under_way(store, "held up"):
+        await flow.add(NEWS, ["a"])
+        item = await flow.item(NEWS, "a")
+        [added] = [event async for event in flow.events(item=item.id)]
+        again = [event async for event in flow.events(item=item.id, after=added.seq)]
+
+    assert again == []
+    assert "was lost" not in caplog.text
+
+
 async def test_numbers_do_not_come_again_on_another_timeline(
     store: PostgresStore, raw: Raw, postgres_url: str
 ) -> None:

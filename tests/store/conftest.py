@@ -1,10 +1,12 @@
 """Both stores behind one fixture, each test on a database of its own."""
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import apsw
+import asyncpg
 import pytest
 
 from onceflow.store.base import Store
@@ -23,6 +25,8 @@ pytest.register_assert_rewrite(
     "onceflow.testing.suite_run",
     "onceflow.testing.suite_spread",
 )
+
+from onceflow.testing.rig import NEWS  # noqa: E402  # after the line above, or it says nothing
 
 
 @dataclass(frozen=True)
@@ -65,3 +69,31 @@ def database(request: pytest.FixtureRequest) -> Database:
 @pytest.fixture
 def make_store(database: Database) -> Callable[[FakeClock], Store]:
     return database.make
+
+
+Raw = Callable[[], Awaitable[Any]]
+
+
+@pytest.fixture
+async def store(postgres_url: str) -> AsyncIterator[PostgresStore]:
+    """A PostgreSQL store; SQLite's own tests have one of theirs."""
+    opened = PostgresStore(postgres_url)
+    await opened.open([NEWS])
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture
+async def raw(postgres_url: str) -> AsyncIterator[Raw]:
+    """Connections of somebody else, with our schema in their path."""
+    made: list[Any] = []
+
+    async def connect() -> Any:
+        connection = await asyncpg.connect(postgres_url)
+        made.append(connection)
+        await connection.execute("SET search_path TO onceflow")
+        return connection
+
+    yield connect
+    for connection in made:
+        connection.terminate()

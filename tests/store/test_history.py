@@ -1,7 +1,7 @@
 """PostgreSQL: the order in which events are read, who holds it up, what a failover does to it."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -16,33 +16,9 @@ from onceflow.store.base import Add, Claim, Worker
 from onceflow.store.postgres import PostgresStore
 from onceflow.testing.rig import NEWS
 from tests.engine.kit import until
+from tests.store.conftest import Raw
 
 ANY_EVENT = {"item": None, "run": None, "pipeline": None, "kinds": None, "most": 1000}
-Raw = Callable[[], Awaitable[Any]]
-
-
-@pytest.fixture
-async def store(postgres_url: str) -> AsyncIterator[PostgresStore]:
-    opened = PostgresStore(postgres_url)
-    await opened.open([NEWS])
-    yield opened
-    await opened.close()
-
-
-@pytest.fixture
-async def raw(postgres_url: str) -> AsyncIterator[Raw]:
-    """Connections of somebody else, with our schema in their path."""
-    made: list[Any] = []
-
-    async def connect() -> Any:
-        connection = await asyncpg.connect(postgres_url)
-        made.append(connection)
-        await connection.execute("SET search_path TO onceflow")
-        return connection
-
-    yield connect
-    for connection in made:
-        connection.terminate()
 
 
 async def add(store: PostgresStore, key: str) -> None:

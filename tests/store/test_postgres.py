@@ -3,7 +3,7 @@ the commits, poolers, passwords, schemas."""
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from hashlib import md5
 from typing import Any
@@ -32,30 +32,6 @@ SECRET = "s3cret!"
 LIMITED = pipeline(Stage("scrape", handler, limit=3), "summarize")
 CLAIM = Claim(NEWS.name, NEWS.first.name, "", 1)
 ANY_EVENT = {"item": None, "run": None, "pipeline": None, "kinds": None, "most": 1000}
-
-
-@pytest.fixture
-async def store(postgres_url: str) -> AsyncIterator[PostgresStore]:
-    opened = PostgresStore(postgres_url)
-    await opened.open([NEWS])
-    yield opened
-    await opened.close()
-
-
-@pytest.fixture
-async def raw(postgres_url: str) -> AsyncIterator[Callable[[], Awaitable[Any]]]:
-    """Connections of somebody else, with our schema in their path."""
-    made: list[Any] = []
-
-    async def connect() -> Any:
-        connection = await asyncpg.connect(postgres_url)
-        made.append(connection)
-        await connection.execute("SET search_path TO onceflow")
-        return connection
-
-    yield connect
-    for connection in made:
-        connection.terminate()
 
 
 def rig(url: str, *pipelines: Any, **options: Any) -> Rig:
